@@ -1,0 +1,284 @@
+"""From a file to (H, W, 3) uint8 pixels, or to a typed reason why not; nothing else ever comes out.
+
+Formats are told apart by their first bytes, never by their name, and only those in `_PLUGINS` are tried: Pillow also
+knows formats that start other programs (EPS calls Ghostscript), and no file given to debgcd may be executed.
+"""
+
+import errno
+import importlib
+import os
+import stat
+import threading
+import warnings
+from contextlib import suppress
+from enum import StrEnum
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO
+
+import numpy as np
+from PIL import Image, ImageFile
+
+from debgcd.data.endings import ends_early
+
+MAX_PIXELS = 200_000_000  # as its header states; a larger image is refused before any of it is decoded
+MAX_ASPECT = (
+    8  # longer images are cropped: enlarging the short side of a 2000 × 1 strip to 256 makes half a million columns
+)
+
+_PLUGINS = {
+    "JPEG": "PIL.JpegImagePlugin",
+    "PNG": "PIL.PngImagePlugin",
+    "GIF": "PIL.GifImagePlugin",
+    "BMP": "PIL.BmpImagePlugin",
+    "TIFF": "PIL.TiffImagePlugin",
+    "WEBP": "PIL.WebPImagePlugin",
+    "PPM": "PIL.PpmImagePlugin",
+    "AVIF": "PIL.AvifImagePlugin",
+    "HEIF": "pillow_heif",
+}
+_SIGNATURES = {
+    b"\xff\xd8\xff": "JPEG",
+    b"\x89PNG\r\n\x1a\n": "PNG",
+    b"GIF87a": "GIF",
+    b"GIF89a": "GIF",
+    b"II*\0": "TIFF",
+    b"MM\0*": "TIFF",
+    b"II+\0": "TIFF",
+    b"MM\0+": "TIFF",
+}
+_BMP_HEADERS = {12, 16, 40, 52, 56, 64, 108, 124}  # sizes; "BM" alone is how a text about BMW begins
+_UPRIGHT = {  # EXIF orientation -> what undoes it
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+class Reason(StrEnum):
+    """Why a file cannot be used."""
+
+    MISSING = "missing"
+    SYMLINK_LOOP = "symlink-loop"
+    NOT_A_FILE = "not-a-file"
+    UNREADABLE = "unreadable"
+    BAD_NAME = "bad-name"
+    NO_CLASS = "no-class"
+    DUPLICATE = "duplicate"
+    EMPTY = "empty"
+    NOT_AN_IMAGE = "not-an-image"
+    TRUNCATED = "truncated"
+    CORRUPT = "corrupt"
+    TOO_LARGE = "too-large"
+    UNSUPPORTED = "unsupported"
+
+
+class Unusable(Exception):
+    """A file that cannot be used, with the typed reason and a few words of detail."""
+
+    def __init__(self, reason: Reason, detail: str) -> None:
+        super().__init__(reason, detail)  # both as args, so that it survives the way back from a worker process
+        self.reason = reason
+        self.detail = " ".join(detail.split())[:200]
+
+    def __str__(self) -> str:
+        return f"{self.reason}: {self.detail}"
+
+
+class _Quiet:
+    """Silences warnings while any thread is decoding.
+
+    `warnings.catch_warnings` swaps a global list: entered and left by threads in turn it can leave "ignore" behind for
+    good. Counting lets the first one in save the filters and the last one out restore them.
+    """
+
+    def __init__(self) -> None:
+        self.lock, self.inside, self.saved = threading.Lock(), 0, warnings.catch_warnings()
+
+    def __enter__(self) -> None:
+        with self.lock:
+            self.inside += 1
+            if self.inside == 1:
+                self.saved = warnings.catch_warnings()
+                self.saved.__enter__()
+                warnings.simplefilter("ignore")
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        with self.lock:
+            self.inside -= 1
+            if self.inside == 0:
+                self.saved.__exit__(kind, error, tb)
+
+
+_quiet = _Quiet()
+
+
+def decode(path: Path, short_side: int | None = None) -> np.ndarray:
+    """Read an image as (H, W, 3) uint8 RGB, upright, its first frame, at most MAX_ASPECT times as long as wide.
+
+    With `short_side` a JPEG may come back smaller than it is, by a whole fraction and never below `short_side`.
+    Raises Unusable, and nothing else, for whatever the file is.
+    """
+    if short_side is not None and short_side < 1:
+        raise ValueError(f"short_side must be at least 1, not {short_side}")
+    size = regular_file(path).st_size
+    try:
+        with open(path, "rb") as file, _quiet:
+            return _crop(_pixels(file, size, short_side))
+    except OSError as error:
+        raise Unusable(Reason.UNREADABLE, error.strerror or str(error)) from error
+
+
+def regular_file(path: Path) -> os.stat_result:
+    """The stat of a regular, non-empty file; else Unusable, with nothing opened, since a named pipe would block."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError as error:
+        link = os.path.islink(path)
+        raise Unusable(Reason.MISSING, "a symbolic link to nothing" if link else "no such file") from error
+    except OSError as error:
+        reason = Reason.SYMLINK_LOOP if error.errno == errno.ELOOP else Reason.UNREADABLE
+        raise Unusable(reason, error.strerror or str(error)) from error
+    except ValueError as error:
+        raise Unusable(Reason.BAD_NAME, str(error)) from error
+    if not stat.S_ISREG(found.st_mode):
+        kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket"}
+        raise Unusable(Reason.NOT_A_FILE, kinds.get(stat.S_IFMT(found.st_mode), "a device"))
+    if not found.st_size:
+        raise Unusable(Reason.EMPTY, "0 bytes")
+    return found
+
+
+def _pixels(file: BinaryIO, size: int, short_side: int | None) -> np.ndarray:
+    head = file.read(64)
+    kind = _kind(head)
+    try:
+        image = _open(file, kind)
+    except Unusable:
+        raise
+    except Exception as error:  # Pillow's plugins raise nearly anything on damaged input
+        raise _failure(error, file, size, kind, opened=False) from error
+    width, height = image.size
+    if not width * height:
+        raise Unusable(Reason.CORRUPT, f"{kind}: {width} × {height} pixels")
+    if width * height > MAX_PIXELS:
+        raise Unusable(Reason.TOO_LARGE, f"{width} × {height} pixels, more than {MAX_PIXELS // 10**6} million")
+    try:
+        if short_side is not None and kind == "JPEG":
+            image.draft(
+                image.mode, (short_side, short_side)
+            )  # libjpeg leaves out what 1/2, 1/4, 1/8 scale does not need
+        image.load()
+        if kind == "PNG" and ends_early(file, size, kind):  # Pillow is content without the last chunk
+            raise Unusable(Reason.TRUNCATED, "the file ends before its end chunk")
+        orientation = None
+        with suppress(Exception):  # a damaged EXIF block says nothing about the pixels
+            orientation = image.getexif().get(0x0112)
+        upright = _UPRIGHT.get(orientation) if isinstance(orientation, int) else None
+        rgb = _rgb(image, kind)
+        return np.array(rgb.transpose(upright) if upright is not None else rgb)
+    except Unusable:
+        raise
+    except Exception as error:
+        raise _failure(error, file, size, kind, opened=True) from error
+
+
+def _kind(head: bytes) -> str:
+    for signature, kind in _SIGNATURES.items():
+        if head.startswith(signature):
+            return kind
+        if 3 <= len(head) < len(signature) and signature.startswith(head):
+            raise Unusable(Reason.TRUNCATED, f"only the first {len(head)} bytes of a {kind} file")
+    if head[:4] == b"RIFF" and b"WEBP".startswith(head[8:12]):
+        return "WEBP"
+    if head[:2] == b"BM" and int.from_bytes(head[14:18], "little") in _BMP_HEADERS:
+        return "BMP"
+    if head[:1] == b"P" and head[1:2] in b"123456" and head[2:3].isspace():
+        return "PPM"
+    if head[4:8] == b"ftyp":
+        brands = head[8 : min(64, int.from_bytes(head[:4], "big"))]
+        if b"avif" in brands or b"avis" in brands:
+            return "AVIF"
+        if any(brand in brands for brand in (b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1")):
+            return "HEIF"
+    raise Unusable(Reason.NOT_AN_IMAGE, f"its first bytes are of none of {', '.join(_PLUGINS)}")
+
+
+def _open(file: BinaryIO, kind: str) -> ImageFile.ImageFile:
+    """Read the header with the one plugin for this kind of file.
+
+    The plugin is called itself rather than through `Image.open`, which hides its error messages and has a limit of
+    pixels of its own that only a change for the whole process would lift.
+    """
+    try:
+        plugin = importlib.import_module(_PLUGINS[kind])
+        if kind == "HEIF" and kind not in Image.OPEN:
+            plugin.register_heif_opener()
+    except ImportError as error:
+        extra = "pip install 'debgcd[heif]'" if kind == "HEIF" else "update Pillow"
+        raise Unusable(Reason.UNSUPPORTED, f"{kind} cannot be read here: {extra}") from error
+    if kind not in Image.OPEN:
+        raise Unusable(Reason.UNSUPPORTED, f"this Pillow was built without {kind}")
+    file.seek(0)
+    return Image.OPEN[kind][0](file, "")
+
+
+def _rgb(image: Image.Image, kind: str) -> Image.Image:
+    """Convert any of Pillow's modes to RGB: transparency over white, deep greys scaled to 8 bits.
+
+    16 bits are shifted by 8, as Pillow does for 16-bit RGB, so that a dark image stays dark beside a bright one.
+    Floats, and 32-bit integers of a TIFF, have no fixed range. Floats all within 0..1 are taken as 0..1, for the same
+    reason; anything else is stretched from its least to its greatest finite value, and what is not finite becomes 0.
+    """
+    if image.mode.startswith("I;16") or (image.mode == "I" and kind != "TIFF"):
+        return Image.fromarray((np.asarray(image).clip(0, 65535) >> 8).astype(np.uint8)).convert("RGB")
+    if image.mode in ("F", "I"):
+        return Image.fromarray(_stretch(np.asarray(image))).convert("RGB")
+    try:
+        if image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info:
+            if image.mode == "La":
+                image = image.convert("LA")
+            image = image.convert("RGBA")
+            white = Image.new("RGBA", image.size, "white")
+            return Image.alpha_composite(white, image).convert("RGB")
+        return image.convert("RGB")
+    except ValueError as error:
+        raise Unusable(Reason.UNSUPPORTED, f"colour mode {image.mode}") from error
+
+
+def _stretch(values: np.ndarray) -> np.ndarray:
+    finite = np.isfinite(values)
+    if not finite.any():
+        raise Unusable(Reason.UNSUPPORTED, "no pixel has a finite value")
+    low, high = float(values[finite].min()), float(values[finite].max())
+    if low >= 0 and high <= 1 and values.dtype.kind == "f":
+        low, high = 0.0, 1.0
+    scaled = (np.where(finite, values, low).astype(np.float64) - low) * (255 / (high - low) if high > low else 0.0)
+    return scaled.round().astype(np.uint8)
+
+
+def _crop(pixels: np.ndarray) -> np.ndarray:
+    height, width = pixels.shape[:2]
+    limit = MAX_ASPECT * min(height, width)
+    top, left = max(0, height - limit) // 2, max(0, width - limit) // 2
+    return np.ascontiguousarray(pixels[top : top + min(height, limit), left : left + min(width, limit)])
+
+
+def _failure(error: Exception, file: BinaryIO, size: int, kind: str, opened: bool) -> Unusable:
+    detail = f"{kind}: {error}" if str(error) else f"{kind}: {type(error).__name__}"
+    if isinstance(error, OSError) and error.errno:  # from the disk; Pillow's own OSErrors carry no number
+        return Unusable(Reason.UNREADABLE, error.strerror or detail)
+    if isinstance(error, MemoryError | Image.DecompressionBombError):
+        return Unusable(Reason.TOO_LARGE, detail)
+    said = any(word in str(error).lower() for word in ("truncated", "unexpected end", "end of file"))
+    if said or ends_early(file, size, kind):
+        return Unusable(Reason.TRUNCATED, detail)
+    if kind == "PPM" and not opened:  # "P6 " is a weak signature, prose may begin like that
+        return Unusable(Reason.NOT_AN_IMAGE, detail)
+    if kind == "TIFF" and not opened:  # complete, but of a layout Pillow has no mode for, such as float RGB
+        return Unusable(Reason.UNSUPPORTED, detail)
+    return Unusable(Reason.CORRUPT, detail)

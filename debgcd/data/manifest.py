@@ -1,0 +1,153 @@
+"""Manifests: read from any form of input, write, make from Python objects, check for training."""
+
+import csv
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from debgcd.data.rows import SPLITS, Manifest, Row, Skipped, assemble, label_text, text
+from debgcd.data.scan import scan
+from debgcd.data.sources import COLUMNS, IMAGE_SUFFIXES, read_manifest
+from debgcd.errors import DataError, UsageError
+
+__all__ = [
+    "IMAGE_SUFFIXES",
+    "Manifest",
+    "Skipped",
+    "from_arrays",
+    "from_paths",
+    "read_manifest",
+    "require_trainable",
+    "scan",
+    "write_manifest",
+    "write_skipped",
+]
+
+
+def write_manifest(manifest: Manifest, path: Path) -> None:
+    """Write path, label, truth, split, group as CSV, whole or not at all; `read_manifest` reads the same rows back."""
+    columns = (manifest.paths, manifest.labels, manifest.truths, manifest.splits, manifest.groups)
+    _write_csv(path, COLUMNS, zip(*columns, strict=True))
+
+
+def write_skipped(skipped: Iterable[Skipped], path: Path) -> None:
+    """Write file, reason as CSV, whole or not at all."""
+    _write_csv(path, ("file", "reason"), ((entry.file, entry.reason) for entry in skipped))
+
+
+def from_paths(
+    paths: Iterable[str | os.PathLike[str]],
+    labels: Iterable[Any] | None = None,
+    truths: Iterable[Any] | None = None,
+    splits: Iterable[str] | None = None,
+    groups: Iterable[Any] | None = None,
+) -> Manifest:
+    """A manifest of given paths, in their order; -1, None, NaN and "" are unlabelled, all other labels become strings.
+
+    A file that is given twice has one row; the other is in `skipped`, so the manifest may be shorter than `paths`.
+    """
+    if isinstance(paths, str | os.PathLike):
+        raise UsageError(
+            f"paths must be a sequence of paths, not the one path {os.fspath(paths)!r}: put it into a list."
+        )
+    files = [os.path.abspath(path) for path in paths]
+    if not files:
+        raise DataError("There are no images in paths: give at least one.")
+    given = {"labels": labels, "truths": truths, "splits": splits, "groups": groups}
+    columns = {name: _column(name, values, len(files)) for name, values in given.items()}
+    rows = []
+    for i, file in enumerate(files):
+        split = text(columns["splits"][i]) or "train"
+        if split not in SPLITS:
+            raise UsageError(f"splits[{i}] is {split!r}: use 'train' or 'test'.")
+        label, truth = label_text(columns["labels"][i]), label_text(columns["truths"][i])
+        rows.append(Row(file, label, truth, split, text(columns["groups"][i]), where=f"paths[{i}]"))
+    return assemble(rows)
+
+
+def from_arrays(
+    images: Sequence[np.ndarray], labels: Iterable[Any] | None, folder: Path, truths: Iterable[Any] | None = None
+) -> Manifest:
+    """Write images, each (H, W), (H, W, 3) or (H, W, 4), uint8 or float 0..1, as folder/000000.png ... and list them.
+
+    Files of these names are replaced: the folder is to be the run's own.
+    """
+    folder = Path(os.path.abspath(folder))
+    if not len(images):
+        raise DataError("There are no images in the arrays given: give at least one.")
+    given = {"labels": labels, "truths": truths}
+    columns = {name: _column(name, values, len(images)) for name, values in given.items()}
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for i, image in enumerate(images):
+        paths.append(folder / f"{i:06d}.png")
+        Image.fromarray(_uint8(np.asarray(image), i)).save(paths[-1], compress_level=1)
+    return from_paths(paths, columns["labels"], columns["truths"])
+
+
+def require_trainable(manifest: Manifest, k: int | None) -> None:
+    """Raise unless there is something to learn from, something to discover in, and K categories fit the data."""
+    train = manifest.is_train()
+    labelled = manifest.is_labelled()
+    if not labelled.any():
+        raise DataError(
+            "No training image has a label, so there is no known class to start from: put labelled images into "
+            "labelled/<class>/ or fill the column label."
+        )
+    if not (train & ~labelled).any():
+        raise DataError(
+            "Every training image has a label, so there is nothing to discover: put the images to be sorted into "
+            "unlabelled/ or leave their label empty."
+        )
+    known, count = len(manifest.classes), int(train.sum())
+    if k is not None and k < known:
+        raise UsageError(
+            f"K is {k} but the labels name M = {known} classes: K counts known and new ones together, so give at least "
+            f"{known}."
+        )
+    if k is not None and k > count:
+        raise UsageError(f"K is {k} but there are only {count} training images: choose K at most {count}.")
+
+
+def _write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    table = [tuple("" if value is None else str(value) for value in row) for row in rows]
+    # Python 3.11 leaves a carriage return unquoted, and it would come back as the end of a row.
+    returns = any("\r" in value for row in table for value in row)
+    path = Path(path)
+    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        # Names are valid UTF-8 by now; should one not be, a mangled name is better than no file.
+        with open(beside, "w", encoding="utf-8", errors="backslashreplace", newline="") as file:
+            writer = csv.writer(file, quoting=csv.QUOTE_ALL if returns else csv.QUOTE_MINIMAL, lineterminator="\n")
+            writer.writerow(header)
+            writer.writerows(table)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    except OSError as error:
+        raise DataError(f"{path} cannot be written ({error.strerror}): check the disk and the permissions.") from error
+    finally:
+        with suppress(OSError):
+            beside.unlink()
+
+
+def _column(name: str, values: Iterable[Any] | None, count: int) -> list[Any]:
+    column = [None] * count if values is None else list(values)
+    if len(column) != count:
+        raise UsageError(f"{name} has {len(column)} entries for {count} images: give one for each image.")
+    return column
+
+
+def _uint8(image: np.ndarray, i: int) -> np.ndarray:
+    if image.ndim not in (2, 3) or 0 in image.shape or (image.ndim == 3 and image.shape[2] not in (3, 4)):
+        raise DataError(f"Image {i} has the shape {image.shape}: give (H, W), (H, W, 3) or (H, W, 4).")
+    if image.dtype == np.uint8:
+        return np.ascontiguousarray(image)
+    if image.dtype.kind != "f" or not (np.isfinite(image).all() and image.min() >= 0 and image.max() <= 1):
+        raise DataError(f"Image {i} has the type {image.dtype} or values out of range: give uint8, or floats in 0..1.")
+    return np.ascontiguousarray((image * 255).round().astype(np.uint8))

@@ -1,0 +1,243 @@
+"""The forms in which images and labels come: a folder, a CSV, a Parquet file, one image."""
+
+import csv
+import difflib
+import io
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from debgcd.data.decode import Reason, Unusable, regular_file
+from debgcd.data.rows import SPLITS, Manifest, Row, Skipped, assemble, label_text, shown, skip, text
+from debgcd.errors import DataError, UsageError
+
+COLUMNS = ("path", "label", "truth", "split", "group")
+IMAGE_SUFFIXES = {".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".pbm"}
+IMAGE_SUFFIXES |= {".heic", ".heif", ".avif"}
+LABELLED = {"labelled", "labeled"}
+UNLABELLED = {"unlabelled", "unlabeled", "_unlabelled", "_unlabeled"}
+CLUTTER = {"thumbs.db", "desktop.ini", "__macosx"}  # what systems leave beside images, together with dot names
+
+
+def read_manifest(source: Path) -> Manifest:
+    """Read a folder, a CSV, a Parquet file or a single image (one unlabelled row); design section 2 has the rules.
+
+    No image is opened: the kinds of a folder's entries are looked at, a table's paths are taken at their word, and
+    `scan` does the rest.
+    """
+    source = Path(os.path.abspath(source))
+    if not os.path.exists(source):
+        raise UsageError(
+            f"There is nothing at {shown(source)}: give a folder of images, a CSV or Parquet file, or an image."
+        )
+    if source.is_dir():
+        manifest = _read_folder(source)
+    else:
+        try:
+            regular_file(source)
+        except Unusable as why:
+            raise DataError(f"{shown(source)} cannot be read ({why}): give a folder, a CSV or Parquet file.") from why
+        suffix = source.suffix.lower()
+        if suffix in (".csv", ".tsv"):
+            manifest = _read_table(source, _csv_records(source))
+        elif suffix in (".parquet", ".pq"):
+            manifest = _read_table(source, _parquet_records(source))
+        elif suffix in IMAGE_SUFFIXES:
+            manifest = assemble([Row(str(source))])
+        else:
+            raise UsageError(
+                f"{shown(source)} is neither a folder, a CSV or Parquet file nor an image by its name: rename it, or "
+                "list its path in a CSV."
+            )
+    if not len(manifest):
+        count = len(manifest.skipped)
+        first = f", the first because of {manifest.skipped[0].reason!r}" if count else ""
+        raise DataError(f"There is no image in {shown(source)} ({count} files were skipped{first}): add images to it.")
+    return manifest
+
+
+def _read_folder(root: Path) -> Manifest:
+    """`labelled/<class>/` + `unlabelled/`, or class folders + `unlabelled/`; files in the root are unlabelled."""
+    skipped: list[Skipped] = []
+    top, files = _entries(str(root), skipped)
+    named = [path for path in top if os.path.basename(path).lower() in LABELLED]
+    classes = [path for path in top if os.path.basename(path).lower() not in LABELLED | UNLABELLED]
+    if named and classes:
+        raise DataError(
+            f"{shown(root)} holds both {os.path.basename(named[0])}/ and {shown(os.path.basename(classes[0]))}/, so "
+            f"which folders are classes is unclear: move the class folders into {os.path.basename(named[0])}/, or what "
+            "is to be sorted into unlabelled/."
+        )
+    for folder in named:
+        inner, loose = _entries(folder, skipped)
+        classes += inner
+        skipped += [skip(path, Reason.NO_CLASS, f"put it into {shown(folder)}/<class>/") for path in loose]
+    folders: list[tuple[str, str | None]] = [
+        (path, None) for path in top if os.path.basename(path).lower() in UNLABELLED
+    ]
+    for path in classes:
+        if name := text(os.path.basename(path)):
+            folders.append((path, name))
+        else:
+            skipped.append(skip(path, Reason.NO_CLASS, "the folder's name is blank"))
+    rows = list(_images(files, None, skipped))
+    for path, label in folders:
+        rows += _walk(path, label, skipped)
+    return assemble(sorted(rows, key=lambda row: row.path), sorted(skipped, key=lambda entry: entry.file))
+
+
+def _entries(folder: str, skipped: list[Skipped]) -> tuple[list[str], list[str]]:
+    """The paths of a folder's folders and of all else in it, sorted; clutter, and folders named as images, left out."""
+    try:
+        with os.scandir(folder) as found:
+            # not entry.is_dir(), which raises for a link to itself
+            kinds = {entry.path: os.path.isdir(entry.path) for entry in found if not _clutter(entry.name)}
+    except OSError as error:
+        skipped.append(skip(folder, Reason.UNREADABLE, error.strerror or str(error)))
+        return [], []
+    disguised = [path for path, is_dir in kinds.items() if is_dir and _suffix(path) in IMAGE_SUFFIXES]
+    skipped += [
+        skip(path, Reason.NOT_A_FILE, "a folder named like an image; rename it to be read") for path in disguised
+    ]
+    folders = sorted(path for path, is_dir in kinds.items() if is_dir and path not in disguised)
+    return folders, sorted(path for path, is_dir in kinds.items() if not is_dir)
+
+
+def _clutter(name: str) -> bool:
+    return name.startswith(".") or name.lower() in CLUTTER
+
+
+def _walk(start: str, label: str | None, skipped: list[Skipped]) -> Iterator[Row]:
+    """All images below a folder, links followed, each real folder once; a link back up is a loop and not entered."""
+    seen: dict[str, str] = {}
+    # (folder, the real path of the one it is in, the same for each link on the way here); a list and not recursion,
+    # because folders may be nested deeper than Python's stack
+    todo: list[tuple[str, str, tuple[str, ...]]] = [(start, os.path.realpath(os.path.dirname(start)), ())]
+    while todo:
+        folder, parent, links = todo.pop()
+        real = os.path.join(parent, os.path.basename(folder))
+        if os.path.islink(folder):
+            real, links = os.path.realpath(folder), (*links, parent)
+            if any(f"{outer}/".startswith(f"{real.rstrip('/')}/") for outer in links):
+                skipped.append(skip(folder, Reason.SYMLINK_LOOP, "links to a folder that it is in"))
+                continue
+        if real in seen:
+            skipped.append(skip(folder, Reason.DUPLICATE, f"the same folder as {shown(seen[real])}"))
+            continue
+        seen[real] = folder
+        folders, files = _entries(folder, skipped)
+        todo += [(path, real, links) for path in reversed(folders)]
+        yield from _images(files, label, skipped)
+
+
+def _images(files: Sequence[str], label: str | None, skipped: list[Skipped]) -> Iterator[Row]:
+    for path in files:
+        if _suffix(path) not in IMAGE_SUFFIXES:
+            skipped.append(skip(path, Reason.NOT_AN_IMAGE, f"by its name ({_suffix(path) or 'no extension'})"))
+            continue
+        try:
+            regular_file(Path(path))
+        except Unusable as why:
+            skipped.append(skip(path, why.reason, why.detail))
+        else:
+            yield Row(path, label, where=path)
+
+
+def _suffix(path: str) -> str:
+    return shown(os.path.splitext(path)[1].lower())
+
+
+def _read_table(source: Path, records: Iterator[tuple[str, dict[str, Any]]]) -> Manifest:
+    """Rows of (where, column -> value); paths are relative to the table's own folder."""
+    rows = []
+    for where, record in records:
+        path = record.get("path")
+        if not isinstance(path, str) or not path.strip():
+            raise DataError(f"{where} of {shown(source)} has no path: fill it in or remove the row.")
+        split = text(record.get("split")) or "train"
+        if split not in SPLITS:
+            raise DataError(
+                f"{where} of {shown(source)} has the split {split!r}: write train or test, or leave it empty."
+            )
+        rows.append(
+            Row(
+                path=os.path.abspath(os.path.join(source.parent, path)),
+                label=record.get("label"),
+                truth=text(record.get("truth")),
+                split=split,
+                group=text(record.get("group")),
+                where=f"{where} of {shown(source)}",
+            )
+        )
+    if not rows:
+        raise DataError(f"{shown(source)} has no rows: list one image a row in the column path.")
+    return assemble(rows)
+
+
+def _check_columns(source: Path, columns: Sequence[str]) -> None:
+    allowed = ", ".join(COLUMNS)
+    for column in columns:
+        if column not in COLUMNS:
+            near = difflib.get_close_matches(column.lower(), COLUMNS, n=1)
+            hint = f"did you mean {near[0]!r}? A" if near else "a"
+            raise UsageError(f"{shown(source)} has the unknown column {column!r}; {hint}llowed are {allowed}.")
+        if columns.count(column) > 1:
+            raise UsageError(f"{shown(source)} has the column {column!r} twice: remove one of them.")
+    if "path" not in columns:
+        raise UsageError(f"{shown(source)} has no column path: name it so; allowed columns are {allowed}.")
+
+
+def _csv_records(source: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    try:
+        content = source.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f'{shown(source)} is not UTF-8 text (byte {error.start}): save it as "CSV UTF-8" and try again.'
+        ) from error
+    except OSError as error:
+        raise DataError(f"{shown(source)} cannot be read ({error.strerror}): check its permissions.") from error
+    header = re.split(r"[\r\n]", content.lstrip("\r\n"), maxsplit=1)[0]
+    delimiter = max(",;\t", key=header.count)  # the comma if there is none at all: `max` keeps the first
+    # strict: otherwise a quote that is never closed would swallow the rest of the file as one name
+    reader = csv.reader(io.StringIO(content, newline=""), delimiter=delimiter, strict=True)
+    columns: list[str] = []
+    number = 0
+    try:
+        for number, fields in enumerate(reader, 1):
+            if not fields:
+                continue
+            if not columns:
+                columns = [name.strip() for name in fields]
+                _check_columns(source, columns)
+                continue
+            if len(fields) > len(columns):
+                raise DataError(
+                    f"Row {number} of {shown(source)} has {len(fields)} fields for {len(columns)} columns: put names "
+                    f"that contain {delimiter!r} between double quotes."
+                )
+            record = dict(zip(columns, fields, strict=False))
+            yield f"Row {number}", {**record, "label": text(record.get("label"))}
+    except csv.Error as error:
+        raise DataError(f"{shown(source)} is not valid CSV after row {number} ({error}): check its quotes.") from error
+
+
+def _parquet_records(source: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise UsageError(f"Reading {shown(source)} needs pyarrow: pip install 'debgcd[parquet]'.") from error
+    try:
+        with pyarrow.parquet.ParquetFile(source) as file:
+            table = file.read()
+    except (pyarrow.ArrowException, OSError) as error:
+        raise DataError(
+            f"{shown(source)} is not a readable Parquet file ({str(error)[:100]}): write it again."
+        ) from error
+    # pandas stores a table's index as such a column without being asked to
+    table = table.drop_columns([name for name in table.column_names if name.startswith("__index_level_")])
+    _check_columns(source, table.column_names)
+    for number, record in enumerate(table.to_pylist(), 1):
+        yield f"Row {number}", {**record, "label": label_text(record.get("label"))}

@@ -1,0 +1,26 @@
+"""The paper's equations as pure functions, one file for each group; `docs/paper.md` maps them all.
+
+Shapes: B images, two views stacked as 2B rows (i and i+B are the views of one image), K categories, M known ones. Every
+function is defined on empty sets: it returns a zero that is still part of the graph.
+"""
+
+from debgcd.losses.classifier import mean_entropy, self_distillation, supervised
+from debgcd.losses.contrastive import info_nce, supervised_contrastive
+from debgcd.losses.debiased import certainty, confident, consistent, debiased_unlabelled
+from debgcd.losses.detector import novelty, one_vs_all_consistency, one_vs_all_entropy, one_vs_all_labelled
+
+__all__ = [
+    "certainty",
+    "confident",
+    "consistent",
+    "debiased_unlabelled",
+    "info_nce",
+    "mean_entropy",
+    "novelty",
+    "one_vs_all_consistency",
+    "one_vs_all_entropy",
+    "one_vs_all_labelled",
+    "self_distillation",
+    "supervised",
+    "supervised_contrastive",
+]

@@ -1,0 +1,59 @@
+"""Eq. 9–11: hard labels for the debiased classifier, paced by the detector's certainty."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def certainty(s: Tensor) -> Tensor:
+    """Eq. 10, d: 0 for an image that may be known or new, 1 for one that is clearly either."""
+    return (2 * s - 1).abs()
+
+
+def consistent(category: Tensor, s: Tensor, known: int) -> Tensor:
+    """Eq. 9, F: do classifier and detector agree on whether the image is known or new?
+
+    category: (N,) the classifier's choice, new if >= known; s: (N,) novelty. "ŷ ∈ Y_u" is read as "ŷ is a new class".
+    """
+    return ((category >= known) & (s > 0.5)) | ((category < known) & (s < 0.5))
+
+
+def confident(logits: Tensor, threshold: float | Tensor, temperature: float = 0.1) -> Tensor:
+    """Eq. 11, first factor: does the classifier's largest probability pass the threshold?
+
+    logits: (N, K) cosines; threshold: a number or (N,).
+    """
+    return (logits / temperature).softmax(1).amax(1) > threshold
+
+
+def debiased_unlabelled(
+    debiased_logits: Tensor,
+    logits: Tensor,
+    s: Tensor | None,
+    known: int,
+    threshold: float | Tensor,
+    temperature: float = 0.1,
+    *,
+    use_certainty: bool = True,
+    use_consistency: bool = True,
+) -> Tensor:
+    """Eq. 11: the debiased classifier learns the GCD classifier's confident choices as hard labels.
+
+    Both logits: (N, K) cosines of the same rows; s: (N,) novelty, or None when both switches are off. The choice, its
+    confidence and s are taken as facts: no gradient flows into them. Divided by all N rows, not by the accepted ones.
+    """
+    if len(debiased_logits) != len(logits):
+        raise ValueError(f"debiased_logits have {len(debiased_logits)} rows, logits {len(logits)}")
+    if s is None and (use_certainty or use_consistency):
+        raise ValueError("s must be given unless use_certainty and use_consistency are both off")
+    if not len(logits):
+        return debiased_logits.sum() * 0.0
+    logits = logits.detach()
+    choice = logits.argmax(1)
+    weight = confident(logits, threshold, temperature).to(logits.dtype)
+    if s is not None and use_consistency:
+        weight = weight * consistent(choice, s.detach(), known)
+    if s is not None and use_certainty:
+        weight = weight * certainty(s.detach())
+    return (weight * F.cross_entropy(debiased_logits / temperature, choice, reduction="none")).mean()

@@ -1,0 +1,22 @@
+"""Methods of category discovery behind one small protocol."""
+
+from __future__ import annotations
+
+from debgcd.config import Config
+from debgcd.errors import UsageError
+from debgcd.methods.debgcd import DebGCD
+from debgcd.methods.kmeans import KMeans
+from debgcd.methods.protocol import Loss, Method
+from debgcd.methods.simgcd import SimGCD
+
+METHODS: dict[str, type[KMeans] | type[SimGCD]] = {"debgcd": DebGCD, "kmeans": KMeans, "simgcd": SimGCD}
+
+
+def create(config: Config, known: int) -> Method:
+    """The method that the configuration names, for this number of known classes."""
+    if config.method not in METHODS:
+        raise UsageError(f"there is no method {config.method!r}; choose from {', '.join(sorted(METHODS))}")
+    return METHODS[config.method](config, known)
+
+
+__all__ = ["METHODS", "Loss", "Method", "create"]

@@ -1,0 +1,114 @@
+"""DebGCD (Liu & Han, ICLR 2025): SimGCD, a one-vs-all detector of novelty, and a debiased classifier (Algorithm 1)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from debgcd import losses, schedules
+from debgcd.methods.protocol import Loss
+from debgcd.methods.simgcd import SimGCD
+from debgcd.model.heads import Detector, Prototypes
+from debgcd.model.network import Output
+
+
+class DebGCD(SimGCD):
+    """L_all = L_gcd + λ_sdl · L_sdl + λ_adl · L_adl (Eq. 14). Only the GCD classifier remains at inference."""
+
+    tuned_blocks = 2
+
+    def heads(self, width: int) -> nn.ModuleDict:
+        heads, shape, switches = super().heads(width), self.config.heads, self.config.ablation
+        if switches.debiased and switches.auxiliary:
+            heads["debiased"] = Prototypes(width, self.k)
+        if switches.detector:
+            heads["detector"] = Detector(
+                width,
+                shape.hidden,
+                shape.detector_width,
+                shape.detector_depth,
+                self.known,
+                self.config.detector.temperature,
+            )
+        return heads
+
+    def loss(self, output: Output, label: Tensor, progress: float) -> Loss:
+        gcd = super().loss(output, label, progress)
+        total, terms, used = gcd.total, dict(gcd.terms), None
+        if self.config.ablation.detector:
+            detection, detector_terms = self._detector_loss(output, label)
+            total = total + self.config.detector.weight * detection
+            terms |= detector_terms
+        if self.config.ablation.debiased:
+            debiased, debiased_terms, used = self._debiased_loss(output, label, progress)
+            total = total + self.config.debiased.weight * debiased
+            terms |= debiased_terms
+        return Loss(total, terms, used)
+
+    def _detector_loss(self, output: Output, label: Tensor) -> tuple[Tensor, dict[str, Tensor | float]]:
+        """Eq. 6, L_sdl; with the weights and the extra term that the preset `released` has."""
+        assert output.detector is not None
+        detector = self.config.detector
+        labelled = (label >= 0).repeat(2)
+        free = output.detector[~labelled]
+        supervised = losses.one_vs_all_labelled(output.detector[labelled], label[label >= 0].repeat(2))
+        entropy = losses.one_vs_all_entropy(free)
+        if detector.entropy_over == "mean":
+            entropy = entropy / self.known
+        total = supervised + detector.entropy_weight * entropy
+        terms: dict[str, Tensor | float] = {"detector_labelled": supervised, "detector_entropy": entropy}
+        if detector.consistency_weight:
+            consistency = losses.one_vs_all_consistency(free)
+            total = total + detector.consistency_weight * consistency
+            terms["detector_consistency"] = consistency
+        return total, terms
+
+    def _debiased_loss(
+        self, output: Output, label: Tensor, progress: float
+    ) -> tuple[Tensor, dict[str, Tensor | float], Tensor]:
+        """Eq. 13, L_adl; `used` marks the unlabelled rows that pass the threshold and, with guidance, the consistency."""
+        assert output.logits is not None
+        switches, debiased = self.config.ablation, self.config.debiased
+        temperature = self.config.gcd.student_temperature
+        student = output.debiased if output.debiased is not None else output.logits  # ablation row (2): no own classifier
+        labelled = (label >= 0).repeat(2)
+        total = student.sum() * 0.0
+        terms: dict[str, Tensor | float] = {}
+        used = torch.zeros_like(labelled)
+        if switches.labelled:
+            supervised = losses.supervised(student[labelled], label[label >= 0].repeat(2), temperature)
+            total = total + supervised
+            terms["debiased_labelled"] = supervised
+        if switches.unlabelled:
+            logits = output.logits.detach()[~labelled]
+            s = losses.novelty(output.detector.detach()[~labelled]) if output.detector is not None else None
+            use_certainty = switches.guidance and debiased.certainty
+            use_consistency = switches.guidance and debiased.consistency
+            threshold = self._threshold(logits, progress)
+            unlabelled = losses.debiased_unlabelled(
+                student[~labelled],
+                logits,
+                s,
+                self.known,
+                threshold,
+                temperature,
+                use_certainty=use_certainty,
+                use_consistency=use_consistency,
+            )
+            total = total + unlabelled
+            passed = losses.confident(logits, threshold, temperature)
+            if s is not None:
+                if use_consistency:
+                    passed = passed & losses.consistent(logits.argmax(1), s, self.known)
+                terms["certainty"] = losses.certainty(s).mean() if len(s) else float("nan")
+            used[~labelled] = passed
+            terms["debiased_unlabelled"] = unlabelled
+        return total, terms, used
+
+    def _threshold(self, logits: Tensor, progress: float) -> float | Tensor:
+        """τ, or the confidence that just the share of the utilisation curve exceeds in this batch."""
+        curve = self.config.debiased.utilisation
+        if curve is None or not len(logits):
+            return self.config.debiased.threshold
+        confidence = self.assign(logits).amax(1)
+        return confidence.quantile(1 - schedules.piecewise(curve, progress))

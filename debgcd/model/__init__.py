@@ -1,0 +1,1 @@
+"""Backbones cut into trunk and tail, and the heads on top."""

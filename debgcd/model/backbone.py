@@ -1,0 +1,73 @@
+"""What every backbone is to the rest of the program: a frozen trunk and a tuned tail.
+
+    images (uint8) -> trunk -> tokens -> tail -> feature
+
+The trunk never changes during training, so its output for a given view is a constant: it runs without gradient and its
+tokens may be kept (see `train/bank.py`). Only the tail, the last n blocks, is tuned.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from debgcd.model.precision import autocast
+
+CHUNK = 16  # images that go through the trunk together on a CPU
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Which weights these are. A run stores this instead of the frozen weights."""
+
+    name: str  # "lite0", a hub id, or a path
+    revision: str | None  # the hub's commit, where there is one
+    sha256: str  # of the weights' bytes
+
+
+class Backbone(nn.Module):
+    """A pretrained network, cut in two.
+
+    Subclasses fill the attributes, freeze all parameters but those of `tuned`, and define `tokens` and `tail`.
+    """
+
+    identity: Identity
+    width: int  # size of the feature
+    multiple: int  # both sides of an image must be a multiple of this
+    standardise: bool  # features are positive and off-centre, so heads need them standardised (a CNN's pooled output)
+    tuned: nn.Module  # the last n blocks, and nothing else
+    pixel_mean: Tensor  # (3, 1, 1), in grey levels 0..255
+    pixel_std: Tensor  # (3, 1, 1)
+
+    def trunk(self, images: Tensor) -> Tensor:
+        """Tokens of images, without gradient: (N, 3, H, W) uint8 -> (N, ...) float."""
+        if self.pixel_mean.device.type != "cpu" or len(images) <= CHUNK:
+            return self._frozen(images)
+        # A few images at a time stay in the cores' caches, and a core that works alone never waits for another one:
+        # together nearly three times as fast as one large batch whose every operation is spread over the cores.
+        cores = torch.get_num_threads()
+        with ThreadPoolExecutor(cores, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            tokens = torch.cat(list(pool.map(self._frozen, images.split(CHUNK))))
+        torch.set_num_threads(cores)  # the setting of the last thread would remain
+        return tokens
+
+    def _frozen(self, images: Tensor) -> Tensor:
+        device = self.pixel_mean.device
+        with torch.no_grad(), autocast(device):
+            return self.tokens((images.to(device).float() - self.pixel_mean) / self.pixel_std).float()
+
+    @abstractmethod
+    def tokens(self, pixels: Tensor) -> Tensor:
+        """The frozen part: normalised pixels (N, 3, H, W) -> what the tail takes."""
+
+    @abstractmethod
+    def tail(self, tokens: Tensor) -> Tensor:
+        """The tuned part: tokens -> raw features (N, width)."""
+
+    def train(self, mode: bool = True) -> Backbone:
+        """Stay in evaluation mode: batch statistics and dropout of a pretrained network are never trained here."""
+        return super().train(False)

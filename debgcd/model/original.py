@@ -1,0 +1,141 @@
+"""The weights of DINO and DINOv2 as their authors publish them (`.pth`), in the names the hub uses.
+
+Only names change and the fused query-key-value matrix is cut in three, so one forward pass (see `vit.py`) serves both
+forms. All sizes are read off the tensors' shapes: nothing depends on the file's name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from debgcd.errors import DataError
+
+# A chunked DINOv2 (`blocks.<chunk>.<block>.`) keeps the global number of the block, so the chunk can be dropped.
+_BLOCK = re.compile(r"^blocks\.(?:\d+\.)?(\d+)\.(?=[a-z])")
+_WRAPPER = re.compile(r"^(module\.)?(backbone\.)?")
+# Parts of pretraining that no feature depends on.
+_UNUSED = re.compile(r"^(head|dino_head|ibot_head)\.|^mask_token$")
+
+_OUTSIDE = {
+    "cls_token": "embeddings.cls_token",
+    "pos_embed": "embeddings.position_embeddings",
+    "register_tokens": "embeddings.register_tokens",
+    "patch_embed.proj.weight": "embeddings.patch_embeddings.projection.weight",
+    "patch_embed.proj.bias": "embeddings.patch_embeddings.projection.bias",
+    "norm.weight": "layernorm.weight",
+    "norm.bias": "layernorm.bias",
+}
+_ATTENTION = {"attn.proj": "attention.output.dense"}
+_VIT = _ATTENTION | {
+    "norm1": "layernorm_before",
+    "norm2": "layernorm_after",
+    "mlp.fc1": "intermediate.dense",
+    "mlp.fc2": "output.dense",
+}
+_DINOV2 = _ATTENTION | {
+    "norm1": "norm1",
+    "norm2": "norm2",
+    "mlp.fc1": "mlp.fc1",
+    "mlp.fc2": "mlp.fc2",
+    "mlp.w12": "mlp.weights_in",
+    "mlp.w3": "mlp.weights_out",
+    "ls1.gamma": "layer_scale1.lambda1",
+    "ls2.gamma": "layer_scale2.lambda1",
+}
+
+
+def read_original(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The model's configuration and its tensors, both in the hub's terms."""
+    tensors = _state_dict(path)
+    needed = ("cls_token", "pos_embed", "patch_embed.proj.weight", "blocks.0.attn.qkv.weight", "blocks.0.norm1.weight")
+    if missing := [name for name in needed if name not in tensors]:
+        raise DataError(
+            f"{path} has no tensor {', '.join(missing)}, so it is not a DINO or DINOv2 vision transformer; "
+            "pass one of their published .pth files, or a folder with config.json and model.safetensors"
+        )
+    try:
+        config = _config(tensors)
+        return config, _rename(tensors, _VIT if config["model_type"] == "vit" else _DINOV2)
+    except (KeyError, IndexError, ValueError, RuntimeError, ZeroDivisionError) as error:
+        raise DataError(
+            f"{path} has tensors that do not fit a DINO or DINOv2 vision transformer ({error}); download it again"
+        ) from error
+
+
+def _state_dict(path: Path) -> dict[str, Tensor]:
+    """The named tensors of the file, without wrappers' prefixes and pretraining heads; no code in it is ever run."""
+    if not path.is_file():
+        raise DataError(f"there is no file {path}; check the path given as the backbone")
+    try:
+        # A full DINO checkpoint also holds its arguments: a Namespace only carries values, so it is safe to allow.
+        with torch.serialization.safe_globals([argparse.Namespace]):
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a damaged or hostile file can make the unpickler fail in any way
+        raise DataError(
+            f"{path} is damaged or holds pickled objects other than tensors, which debgcd never runs; "
+            "save only the model's state dict, or download the file again"
+        ) from error
+    if isinstance(content, dict) and isinstance(content.get("teacher"), dict):
+        content = content["teacher"]  # the average of the student; the authors' published weights are this one
+    if not isinstance(content, dict) or not all(isinstance(v, Tensor) for v in content.values()):
+        raise DataError(
+            f"{path} is not a state dict (names to tensors, or one under the key 'teacher'); "
+            "save it with torch.save(model.state_dict(), ...)"
+        )
+    plain = {_WRAPPER.sub("", str(name)): tensor for name, tensor in content.items()}
+    return {_BLOCK.sub(r"blocks.\1.", name): t for name, t in plain.items() if not _UNUSED.search(name)}
+
+
+def _config(tensors: dict[str, Tensor]) -> dict[str, Any]:
+    width, channels, _, patch = tensors["patch_embed.proj.weight"].shape
+    if width % 64:
+        raise ValueError(f"width {width} is not a multiple of 64")
+    side = math.isqrt(tensors["pos_embed"].shape[1] - 1)
+    swiglu = "blocks.0.mlp.w12.weight" in tensors
+    hidden = tensors["blocks.0.mlp.w12.weight" if swiglu else "blocks.0.mlp.fc1.weight"].shape[0]
+    common = {
+        "hidden_size": width,
+        "num_hidden_layers": 1 + max(int(match[1]) for name in tensors if (match := _BLOCK.match(name))),
+        "num_attention_heads": width // 64,  # in all published sizes
+        "image_size": side * patch,
+        "patch_size": patch,
+        "num_channels": channels,
+        "qkv_bias": "blocks.0.attn.qkv.bias" in tensors,
+        "layer_norm_eps": 1e-6,
+    }
+    if "blocks.0.ls1.gamma" not in tensors:
+        return common | {"model_type": "vit", "intermediate_size": hidden}
+    # w12 stacks gate and value, each two thirds of the hidden size that the ratio means.
+    dinov2 = {"mlp_ratio": round(hidden * 0.75 / width) if swiglu else hidden // width, "use_swiglu_ffn": swiglu}
+    if "register_tokens" not in tensors:
+        return common | dinov2 | {"model_type": "dinov2"}
+    registers = tensors["register_tokens"].shape[1]
+    return common | dinov2 | {"model_type": "dinov2_with_registers", "num_register_tokens": registers}
+
+
+def _rename(tensors: dict[str, Tensor], inside: dict[str, str]) -> dict[str, Tensor]:
+    """Tensors under the hub's names; one that has none there keeps its own, to be reported as unexpected."""
+    renamed: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        if (match := _BLOCK.match(name)) is None:
+            renamed[_OUTSIDE.get(name, name)] = tensor
+            continue
+        prefix, rest = f"encoder.layer.{match[1]}.", name[match.end() :]
+        part, _, kind = rest.rpartition(".")
+        if part == "attn.qkv":
+            for which, rows in zip(("query", "key", "value"), tensor.chunk(3), strict=False):
+                renamed[f"{prefix}attention.attention.{which}.{kind}"] = rows.contiguous()  # (width, width) of (3w, w)
+        elif rest in inside:
+            renamed[prefix + inside[rest]] = tensor
+        elif part in inside:
+            renamed[f"{prefix}{inside[part]}.{kind}"] = tensor
+        else:
+            renamed[name] = tensor
+    return renamed

@@ -1,0 +1,199 @@
+"""Vision transformers (DINO, DINOv2 with and without registers, DINOv3) as trunk and tail.
+
+The models are those of Hugging Face `transformers`, by hub id, local folder or the authors' own `.pth` file. That
+library is imported only inside functions, because it takes seconds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import inspect
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from debgcd.errors import DataError, UsageError
+from debgcd.model.backbone import Backbone, Identity
+from debgcd.model.hub import IMAGENET_MEAN, IMAGENET_STD, Pretrained, download, line, read_folder, some
+from debgcd.model.original import read_original
+
+# The hub's model_type -> how `transformers` starts the names of its classes.
+FAMILIES = {
+    "vit": "ViT",
+    "dinov2": "Dinov2",
+    "dinov2_with_registers": "Dinov2WithRegisters",
+    "dinov3_vit": "DINOv3ViT",
+}
+
+# Tensors that the CLS feature does not depend on: they may be absent, or present without a place to go.
+_UNUSED = re.compile(r"(^|\.)(mask_token$|pooler\.|classifier\.|head\.)")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+class VitBackbone(Backbone):
+    """A vision transformer, cut before its last `tuned_blocks` blocks; the feature is the normed CLS row."""
+
+    standardise = False
+    tuned: nn.ModuleList
+
+    def __init__(
+        self,
+        model: Any,
+        identity: Identity,
+        *,
+        tuned_blocks: int,
+        image_size: int,
+        mean: tuple[float, ...] = IMAGENET_MEAN,
+        std: tuple[float, ...] = IMAGENET_STD,
+    ) -> None:
+        super().__init__()
+        depth = model.config.num_hidden_layers
+        # Families and versions name their parts differently, but each has one list of blocks and one outer LayerNorm.
+        blocks = next(m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) == depth)
+        self.identity = identity
+        self.width = model.config.hidden_size
+        self.multiple = model.config.patch_size
+        self.image_size = image_size
+        self.embeddings = model.embeddings
+        self.rotary = getattr(model, "rope_embeddings", None)  # DINOv3: positions enter in every block
+        self.frozen = nn.ModuleList(blocks[: depth - tuned_blocks])
+        self.tuned = nn.ModuleList(blocks[depth - tuned_blocks :])
+        self.norm = next(m for m in model.children() if isinstance(m, nn.LayerNorm))
+        # ViT resizes its position embeddings only when asked; the others have no such switch.
+        asks = "interpolate_pos_encoding" in inspect.signature(self.embeddings.forward).parameters
+        self._resize: dict[str, bool] = {"interpolate_pos_encoding": True} if asks else {}
+        self.register_buffer("pixel_mean", 255 * torch.tensor(mean).view(3, 1, 1), persistent=False)
+        self.register_buffer("pixel_std", 255 * torch.tensor(std).view(3, 1, 1), persistent=False)
+        self.requires_grad_(False)
+        self.tuned.requires_grad_(True)
+        self.eval()
+
+    def tokens(self, pixels: Tensor) -> Tensor:
+        """(N, 3, S, S) normalised pixels -> (N, 1 + registers + patches, width)."""
+        if pixels.shape[-2:] != (self.image_size, self.image_size):
+            got = "×".join(map(str, pixels.shape[-2:]))
+            raise ValueError(f"images are {got}, but this backbone was loaded for image_size {self.image_size}")
+        return self._through(self.frozen, self.embeddings(pixels, **self._resize))
+
+    def tail(self, tokens: Tensor) -> Tensor:
+        """(N, 1 + registers + patches, width) -> the CLS row, (N, width)."""
+        return self.norm(self._through(self.tuned, tokens)[:, 0])
+
+    def _through(self, blocks: nn.ModuleList, tokens: Tensor) -> Tensor:
+        positions: dict[str, tuple[Tensor, Tensor]] = {}
+        if self.rotary is not None:  # takes an image only for its size, device and type
+            image = tokens.new_empty(1, 3, self.image_size, self.image_size)
+            positions = {"position_embeddings": self.rotary(image)}
+        for block in blocks:
+            tokens = block(tokens, **positions)
+        return tokens
+
+
+def load_vit(
+    name: str, *, tuned_blocks: int, image_size: int, revision: str | None = None, cache: Path | None = None
+) -> VitBackbone:
+    """The backbone `name`: a local folder, a `.pth` or `.pt` file, or a hub id.
+
+    `revision` and `cache` are for hub ids only. Any `image_size` that is a multiple of the patch will do.
+    """
+    path = Path(name).expanduser()
+    commit = None
+    if path.suffix in {".pth", ".pt"} and not path.is_dir():
+        source = Pretrained(*read_original(path), files=[path])
+    elif path.is_dir():
+        source = read_folder(path)
+    elif re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", name):
+        folder = download(name, revision, cache)
+        source, commit = read_folder(folder), folder.name if _COMMIT.fullmatch(folder.name) else None
+    else:
+        raise UsageError(
+            f"backbone {name!r} is neither a folder, a .pth file nor a hub id such as facebook/dino-vitb16"
+        )
+    model = _build(source, name, tuned_blocks, image_size)
+    identity = Identity(name=name, revision=commit, sha256=_sha256(source.files))
+    return VitBackbone(
+        model, identity, tuned_blocks=tuned_blocks, image_size=image_size, mean=source.mean, std=source.std
+    )
+
+
+def _build(source: Pretrained, name: str, tuned_blocks: int, image_size: int) -> Any:
+    kind = str(source.config.get("model_type"))
+    if kind not in FAMILIES:
+        raise DataError(f"backbone {name} is of model_type {kind}; use one of these types: {', '.join(FAMILIES)}")
+    modeling = importlib.import_module(f"transformers.models.{kind}.modeling_{kind}")
+    cls = getattr(modeling, FAMILIES[kind] + "Model")
+    try:
+        config = cls.config_class.from_dict(source.config)
+    except Exception as error:  # the configuration is a stranger's file, and each version validates it in its own way
+        raise DataError(f"config.json of {name} is not valid ({line(error)}); download the model again") from error
+    if not isinstance(config.patch_size, int) or config.num_channels != 3:
+        raise DataError(f"backbone {name} does not take three channels in square patches; choose one that does")
+    _check_sizes(name, config.num_hidden_layers, config.patch_size, tuned_blocks, image_size)
+    try:
+        with _quiet():
+            model, report = cls.from_pretrained(
+                None,
+                config=config,
+                state_dict=source.tensors,
+                dtype=torch.float32,
+                attn_implementation="sdpa",
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # so that they are all named below instead of one by one
+                **({"add_pooling_layer": False} if "add_pooling_layer" in inspect.signature(cls).parameters else {}),
+            )
+    except Exception as error:  # as above
+        raise DataError(
+            f"the weights of {name} do not fit its configuration ({line(error)}); download it again"
+        ) from error
+    problems = {
+        "missing": report["missing_keys"],
+        "unexpected": report["unexpected_keys"],
+        # transformers 4 gives names, 5 gives them with both shapes
+        "of another shape": [key if isinstance(key, str) else key[0] for key in report["mismatched_keys"]],
+    }
+    named = {what: some(key for key in keys if not _UNUSED.search(key)) for what, keys in problems.items()}
+    if any(named.values()):
+        said = "; ".join(f"{what}: {keys}" for what, keys in named.items() if keys)
+        raise DataError(f"the tensors of {name} do not match a {kind} model ({said}); use the weights as published")
+    return model
+
+
+def _check_sizes(name: str, depth: int, patch: int, tuned_blocks: int, image_size: int) -> None:
+    if not 0 <= tuned_blocks <= depth:
+        raise UsageError(f"tuned_blocks is {tuned_blocks}, but {name} has {depth} blocks; use 0 to {depth}")
+    if image_size % patch or image_size <= 0:
+        below = max(image_size, 0) // patch * patch
+        nearest = f"{below} or {below + patch}" if below else f"{patch}"
+        raise UsageError(f"image_size {image_size} is not a multiple of the patch of {name}, {patch}; use {nearest}")
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep `transformers` from printing its own report: what matters of it is raised as an error."""
+    from transformers.utils import logging
+
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity(logging.CRITICAL)
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def _sha256(files: Iterable[Path]) -> str:
+    """Of the files' bytes, one after the other."""
+    digest = hashlib.sha256()
+    for path in files:
+        with path.open("rb") as file:
+            while chunk := file.read(1 << 20):
+                digest.update(chunk)
+    return digest.hexdigest()

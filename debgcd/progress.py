@@ -1,0 +1,70 @@
+"""Progress for people: a bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+# Called with (done, total, note): note is a few words such as "loss 2.31 · 410 images/s".
+Report = Callable[[int, int, str], None]
+SECONDS_BETWEEN_LINES = 10.0
+
+
+def say(text: str) -> None:
+    """A line for the person at the terminal; results go to standard output, this does not."""
+    print(text, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def progress(what: str) -> Iterator[Report]:
+    """Report long work: `with progress("decoding") as report: report(3, 100, "")`."""
+    if sys.stderr.isatty():
+        yield from _bar(what)
+    else:
+        yield from _lines(what)
+
+
+def _bar(what: str) -> Iterator[Report]:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task(what, total=None, note="")
+        yield lambda done, total, note="": bar.update(task, completed=done, total=total, note=note)
+
+
+def _lines(what: str) -> Iterator[Report]:
+    begun = time.monotonic()
+    last = begun
+    first_done: int | None = None
+
+    def report(done: int, total: int, note: str = "") -> None:
+        nonlocal last, first_done
+        now = time.monotonic()
+        first_done = done if first_done is None else first_done
+        if now - last < SECONDS_BETWEEN_LINES and done < total:
+            return
+        last = now
+        pace = (now - begun) / max(1, done - first_done)
+        left = f", {duration(pace * (total - done))} left" if first_done < done < total else ""
+        say(f"{what}: {done}/{total}{left}{' · ' + note if note else ''}")
+
+    yield report
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say it: 40 s, 3 min, 2.5 h."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

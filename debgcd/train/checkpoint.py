@@ -1,0 +1,122 @@
+"""Checkpoints: safetensors + JSON, whole or not there, checked when read.
+
+    checkpoints/step-00000200/{state.safetensors, state.json}      the newest few
+    checkpoints/best/step-00000100/...                              only where the run keeps its best model
+
+Nothing about randomness is in them: the next batch is a function of (seed, step).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from debgcd.errors import DataError
+from debgcd.files import new_folder, write_json
+from debgcd.model.network import Network
+
+TENSORS, FACTS = "state.safetensors", "state.json"
+
+
+@dataclass(frozen=True)
+class State:
+    """Where a run stands: steps done, and every tensor that training changes."""
+
+    step: int
+    tensors: dict[str, Tensor]
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def save(folder: Path, step: int, network: Network, optimiser: torch.optim.Optimizer, keep: int) -> None:
+    """Write the state after `step` steps, then delete all but the newest `keep` checkpoints."""
+    tensors = network.state()
+    for name, parameter in trained_parameters(network).items():
+        momentum = optimiser.state[parameter].get("momentum_buffer")
+        if momentum is not None:
+            tensors[f"momentum.{name}"] = momentum
+    write(folder, State(step, tensors))
+    prune(folder, keep)
+
+
+def resume(folder: Path, network: Network, optimiser: torch.optim.Optimizer) -> int | None:
+    """Load the newest checkpoint and return its step; None if there is none yet."""
+    saved = places(folder)
+    if not saved:
+        return None
+    state = read(saved[-1])
+    _load_network(saved[-1], {n: t for n, t in state.tensors.items() if not n.startswith("momentum.")}, network)
+    for name, parameter in trained_parameters(network).items():
+        momentum = state.tensors.get(f"momentum.{name}")
+        if momentum is not None:
+            optimiser.state[parameter]["momentum_buffer"] = momentum.to(parameter.device, copy=True)
+    return state.step
+
+
+def keep_best(folder: Path, step: int, network: Network, score: float | None) -> None:
+    """Keep the network if its score is above that of the one kept so far."""
+    saved = places(folder)
+    if score is not None and (not saved or score > read(saved[-1]).facts["score"]):
+        write(folder, State(step, network.state(), {"score": score}))
+        prune(folder, 1)
+
+
+def restore_best(folder: Path, network: Network) -> None:
+    """Load the network that `keep_best` kept, if it kept one."""
+    for place in places(folder)[-1:]:
+        _load_network(place, read(place).tensors, network)
+
+
+def places(folder: Path) -> list[Path]:
+    """The checkpoints in a folder, oldest first."""
+    return sorted(folder.glob("step-*"))
+
+
+def write(folder: Path, state: State) -> None:
+    """One checkpoint."""
+    with new_folder(folder / f"step-{state.step:08d}") as new:
+        save_file({name: value.cpu().contiguous() for name, value in state.tensors.items()}, new / TENSORS)
+        sha256 = hashlib.sha256((new / TENSORS).read_bytes()).hexdigest()
+        write_json(new / FACTS, {"step": state.step, "sha256": sha256, **state.facts})
+
+
+def read(place: Path) -> State:
+    """One checkpoint, or one sentence that says what is wrong with it."""
+    advice = f"delete {place} to go on from the checkpoint before it"
+    try:
+        facts = json.loads((place / FACTS).read_text("utf-8"))
+        step, sha256 = int(facts.pop("step")), facts.pop("sha256")
+        if hashlib.sha256((place / TENSORS).read_bytes()).hexdigest() != sha256:
+            raise DataError(f"the checkpoint {place / TENSORS} is damaged (its sha256 does not match); {advice}")
+        return State(step, load_file(place / TENSORS), facts)
+    except FileNotFoundError as error:
+        raise DataError(f"the checkpoint {place} lacks {Path(error.filename).name}; {advice}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+        raise DataError(f"the checkpoint {place} cannot be read ({error}); {advice}") from error
+
+
+def prune(folder: Path, keep: int) -> None:
+    """Delete all but the newest `keep` checkpoints."""
+    for place in places(folder)[:-keep]:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def trained_parameters(network: Network) -> dict[str, torch.nn.Parameter]:
+    """Every parameter that the optimiser changes, under the name it has in `Network.state`."""
+    tail = {f"tail.{name}": p for name, p in network.backbone.tuned.named_parameters()}
+    return tail | {f"heads.{name}": p for name, p in network.heads.named_parameters()}
+
+
+def _load_network(place: Path, tensors: dict[str, Tensor], network: Network) -> None:
+    try:
+        network.load_state(tensors)
+    except (KeyError, ValueError) as error:
+        raise DataError(f"the checkpoint {place} does not fit this run's configuration ({error}); delete it") from error

@@ -1,0 +1,103 @@
+"""The end of a run, and what can be asked of it again: model/, evaluation.json, predictions.csv."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from debgcd.errors import DataError
+from debgcd.files import write_json, write_text
+from debgcd.train.categories import Category, categories
+from debgcd.train.infer import TOP, Inference, infer
+from debgcd.train.model_folder import save_model, views_label
+from debgcd.train.run import Run, test_rows, training_rows
+from debgcd.train.setup import Setup, fresh_tokens
+from debgcd.train.watch import has_truth, measure, truth_ids
+
+COLUMNS = ["path", "category", "id", "name", "known", "confidence", "novelty"]
+COLUMNS += [f"top{i}_{what}" for i in range(1, TOP + 1) for what in ("id", "p")]
+
+
+def prediction_rows(
+    paths: Sequence[Path], inference: Inference, categories: Sequence[Category]
+) -> list[dict[str, str | int | float | bool]]:
+    """One row an image, with the columns of predictions.csv; an empty text where there is nothing to say."""
+    rows = []
+    for i, path in enumerate(paths):
+        best = categories[inference.top[i, 0]]
+        row: dict[str, str | int | float | bool] = {
+            "path": str(path),
+            "category": best.category,
+            "id": best.id,
+            "name": best.name,
+            "known": best.known,
+            "confidence": float(inference.probability[i, 0]),
+            "novelty": "" if inference.novelty is None else float(inference.novelty[i]),
+        }
+        for rank in range(TOP):
+            there = rank < inference.top.shape[1]
+            row[f"top{rank + 1}_id"] = categories[inference.top[i, rank]].id if there else ""
+            row[f"top{rank + 1}_p"] = float(inference.probability[i, rank]) if there else ""
+        rows.append(row)
+    return rows
+
+
+def write_predictions(path: Path, rows: Sequence[dict[str, str | int | float | bool]]) -> None:
+    """CSV with true/false and six decimals."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows([_cell(row[name]) for name in COLUMNS] for row in rows)
+    write_text(path, text.getvalue())
+
+
+def evaluate(run: Run, setup: Setup) -> dict[str, Any]:
+    """All measures on the unlabelled training images and, if there is one, on the test split; as in evaluation.json."""
+    if not has_truth(run.manifest):
+        raise DataError(
+            f"{run.folder / 'manifest.csv'} does not say what is true of the unlabelled images: train from a CSV with a "
+            "`truth` column to measure against"
+        )
+    rows, test = training_rows(run.manifest), test_rows(run.manifest)
+    free = np.flatnonzero(setup.label < 0)
+    parts = {"unlabelled": (rows[free], setup.tokens.centre(free))}
+    if len(test):
+        parts["test"] = (test, fresh_tokens(run, setup.network, test).centre(np.arange(len(test))))
+    result = {}
+    for name, (part, tokens) in parts.items():
+        truth = truth_ids(run.manifest, part)
+        if (truth >= 0).any():
+            inference = infer(setup.network, setup.method, tokens, heads=("detector", "debiased"))
+            result[name] = measure(inference, truth, setup.known)
+    return result
+
+
+def finish(run: Run, setup: Setup) -> None:
+    """Write what a run ends with; predictions.csv comes last, so that where it is the rest is too."""
+    assert run.config.k is not None
+    found = categories(run.manifest.classes, run.config.k)
+    save_model(run.model, setup.network.state(), run.config, found)
+    if has_truth(run.manifest):
+        write_evaluation(run, evaluate(run, setup))
+    free = np.flatnonzero(setup.label < 0)
+    paths = [run.manifest.paths[row] for row in training_rows(run.manifest)[free]]
+    inference = infer(setup.network, setup.method, setup.tokens.centre(free))
+    write_predictions(run.predictions, prediction_rows(paths, inference, found))
+
+
+def write_evaluation(run: Run, scores: dict[str, Any]) -> None:
+    """evaluation.json: what was measured, and of which run."""
+    config = run.config
+    facts = {"method": config.method, "seed": config.seed, "preset": config.preset, "backbone": config.backbone.name}
+    write_json(run.evaluation, {**facts, "views": views_label(config), **scores})
+
+
+def _cell(value: str | int | float | bool) -> str | int:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f"{value:.6f}" if isinstance(value, float) else value

@@ -1,0 +1,177 @@
+"""Algorithm 1: training, from the first step or from a checkpoint to the written results.
+
+Everything random is a function of (seed, step), so a run that was killed and resumed ends in the same bytes as one that
+never was. One process: `debgcd train PATH --k 40 -o RUN`; after an interruption: `debgcd resume RUN`.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from debgcd import schedules
+from debgcd.config import ScheduleConfig
+from debgcd.data.sampler import Sampler, half_labelled
+from debgcd.errors import DebgcdError
+from debgcd.files import write_json
+from debgcd.methods.protocol import Loss
+from debgcd.model.network import Network
+from debgcd.progress import progress
+from debgcd.train import checkpoint
+from debgcd.train.finish import evaluate, finish
+from debgcd.train.run import Run, training_rows
+from debgcd.train.setup import Setup
+from debgcd.train.watch import Metrics, Utilisation, has_truth
+
+
+class Interrupted(Exception):
+    """The run was asked to stop; it was saved and can be resumed."""
+
+
+@dataclass(frozen=True)
+class Length:
+    """How long a run is; an epoch draws as many images as there are, in at least one step."""
+
+    batch: int
+    steps_per_epoch: int
+    steps: int
+
+
+def length(schedule: ScheduleConfig, images: int, trains: bool = True) -> Length:
+    """The run's length for so many training images; the batch is never larger than the data."""
+    batch = min(schedule.batch, images)
+    steps_per_epoch = max(1, images // batch)
+    steps = schedule.steps if schedule.steps is not None else schedule.epochs * steps_per_epoch
+    return Length(batch, steps_per_epoch, steps if trains else 0)
+
+
+def train(run: Run, setup: Setup) -> None:
+    """Bring a run from where it stands to its end."""
+    config, network, method = run.config, setup.network, setup.method
+    long = length(config.schedule, len(setup.label), method.trains)
+    optimiser = sgd(network, config.schedule)
+    sampler = Sampler(half_labelled(setup.label), long.batch, config.seed)
+    label = torch.from_numpy(setup.label).to(setup.device)
+    utilisation = Utilisation(run.manifest, setup)
+    evaluate_every = config.run.eval_every * long.steps_per_epoch if has_truth(run.manifest) else long.steps + 1
+
+    resumed = checkpoint.resume(run.checkpoints, network, optimiser)
+    first = resumed or 0
+    if resumed is None and network.backbone.standardise:
+        network.standardise(setup.features())
+
+    def at_epoch(epoch: int) -> None:
+        with torch.no_grad():
+            method.at_epoch(epoch, network.heads, setup.features, label)
+
+    batches = setup.tokens.random(sampler.draws(step) for step in range(first, long.steps))
+    with Metrics(run, first) as metrics, progress("training") as report, stop_requests() as stop:
+        for step in range(first, long.steps):
+            epoch, position = divmod(step, long.steps_per_epoch)
+            if position == 0:
+                at_epoch(epoch)
+            lr = set_learning_rate(optimiser, config.schedule, long, step)
+            images = sampler.draws(step).image  # (B,)
+            output = network.from_tokens(next(batches), set(network.heads))  # 2B rows: first views, then second views
+            loss = method.loss(output, label[images], step / long.steps)
+            optimiser.zero_grad()
+            loss.total.backward()
+            values = require_finite(run, step, loss, network, images)  # the step's one wait for the device
+            optimiser.step()
+
+            done = step + 1
+            metrics.seen(len(images))
+            if done % config.run.log_every == 0 or done == long.steps:
+                values |= {"epoch": done / long.steps_per_epoch, "lr": lr, **utilisation.shares(loss.used, images)}
+                values["images_per_second"] = metrics.images_per_second()
+                metrics.write(done, values)
+                report(done, long.steps, f"loss {values['loss']:.3f} · {values['images_per_second']:.0f} images/s")
+            if done % evaluate_every == 0 or (done == long.steps and evaluate_every <= long.steps):
+                scores = evaluate(run, setup)
+                metrics.write(done, {"evaluation": scores})
+                if config.model_kept == "best-old" and "test" in scores:
+                    old = scores["test"]["gcd"]["accuracy"]["old"]
+                    checkpoint.keep_best(run.checkpoints / "best", done, network, old)
+            if done < long.steps and (stop.is_set() or done % config.run.checkpoint_every == 0):
+                checkpoint.save(run.checkpoints, done, network, optimiser, config.run.keep)
+            if done < long.steps and stop.is_set():
+                raise Interrupted
+    if resumed != long.steps:
+        at_epoch(-(-long.steps // long.steps_per_epoch))  # the one after the last
+        checkpoint.save(run.checkpoints, long.steps, network, optimiser, config.run.keep)
+    checkpoint.restore_best(run.checkpoints / "best", network)
+    finish(run, setup)
+
+
+def sgd(network: Network, schedule: ScheduleConfig) -> torch.optim.SGD:
+    """SGD over the tuned blocks and the heads; no weight decay on biases and other 1-D tensors."""
+    groups = []
+    for name, parameter in checkpoint.trained_parameters(network).items():
+        decay = schedule.weight_decay if parameter.ndim > 1 else 0.0
+        share = schedule.tail_lr if name.startswith("tail.") else 1.0
+        groups.append({"params": [parameter], "weight_decay": decay, "share": share})
+    if not groups:
+        groups.append({"params": [torch.zeros(0, requires_grad=True)], "share": 1.0})  # k-means: nothing to train
+    return torch.optim.SGD(groups, lr=schedule.lr, momentum=schedule.momentum)
+
+
+def set_learning_rate(optimiser: torch.optim.SGD, schedule: ScheduleConfig, long: Length, step: int) -> float:
+    """Cosine from lr · batch / 128 down to its share `lr_end`; returns the heads' rate."""
+    top = schedule.lr * long.batch / 128
+    lr = schedules.cosine(top, top * schedule.lr_end, step / long.steps)
+    for group in optimiser.param_groups:
+        group["lr"] = lr * group["share"]
+    return lr
+
+
+def require_finite(
+    run: Run, step: int, loss: Loss, network: Network, images: NDArray[np.int64]
+) -> dict[str, float]:
+    """The loss, its terms and the gradient's length as numbers; stops the run before the step if one is not finite."""
+    gradients = [p.grad for p in checkpoint.trained_parameters(network).values() if p.grad is not None]
+    named = {"loss": loss.total, "gradient": torch.nn.utils.get_total_norm(gradients), **loss.terms}
+    tensors = {name: value.detach() for name, value in named.items() if isinstance(value, torch.Tensor)}
+    numbers = dict(zip(tensors, torch.stack(list(tensors.values())).tolist(), strict=True))
+    if not (np.isfinite(numbers["loss"]) and np.isfinite(numbers["gradient"])):
+        rows = training_rows(run.manifest)[images]
+        paths = [str(run.manifest.paths[row]) for row in rows]
+        report = run.folder / "failure.json"
+        write_json(report, {"step": step, "terms": {k: str(v) for k, v in numbers.items()}, "images": paths})
+        saved = checkpoint.places(run.checkpoints)
+        raise DebgcdError(
+            f"step {step}: the loss or its gradient is not finite "
+            f"({', '.join(f'{name} {value:.4g}' for name, value in numbers.items())}) on {paths[0]} and {len(paths) - 1} "
+            f"other images (all in {report}); the last good checkpoint is {saved[-1] if saved else 'none yet'}; "
+            "try a smaller schedule.lr in a new run"
+        )
+    return {**named, **numbers}
+
+
+
+@contextmanager
+def stop_requests() -> Iterator[threading.Event]:
+    """An event that Ctrl-C or a termination signal sets, so that a step is never cut in two; a second one stops at once."""
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop  # only the main thread can handle signals
+        return
+
+    def request(number: int, frame: object) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    before = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

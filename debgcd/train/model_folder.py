@@ -1,0 +1,99 @@
+"""The trained model on disk: tail and heads as safetensors, the rest as JSON. The frozen trunk is named, not stored."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from debgcd import config as configuration
+from debgcd.config import Config
+from debgcd.errors import DataError
+from debgcd.files import new_folder, write_json, write_text
+from debgcd.methods import Method, create
+from debgcd.model.load import load_backbone
+from debgcd.model.network import Network
+from debgcd.model.precision import pick_device
+from debgcd.train.categories import Category
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Model:
+    """A trained model, ready to be asked."""
+
+    network: Network
+    method: Method
+    config: Config
+    categories: list[Category]
+
+
+def save_model(folder: Path, tensors: dict[str, Tensor], config: Config, categories: Sequence[Category]) -> None:
+    """Write the folder at one instant; the same training gives the same model.safetensors, byte for byte."""
+    known = sum(category.known for category in categories)
+    with new_folder(folder) as new:
+        save_file({name: value.cpu().contiguous() for name, value in tensors.items()}, new / "model.safetensors")
+        write_json(new / "config.json", {"format": FORMAT, "known": known, "config": configuration.to_dict(config)})
+        write_json(new / "categories.json", [category.to_json() for category in categories])
+        write_text(new / "README.md", _card(config, categories))
+
+
+def load_model(folder: Path, *, backbone: str | None, cache: Path, device: str = "auto") -> Model:
+    """Read a model folder; the trunk comes from where the model says, or from `backbone`, and must be the same weights."""
+    try:
+        facts = json.loads((folder / "config.json").read_text("utf-8"))
+        found = json.loads((folder / "categories.json").read_text("utf-8"))
+        tensors = load_file(folder / "model.safetensors")
+        config = configuration.override(Config(), facts["config"], where=str(folder / "config.json"))
+        categories = [Category(**entry) for entry in found]
+    except FileNotFoundError as error:
+        raise DataError(f"{folder} holds no model: {Path(error.filename).name} is missing; has the run finished?") from error
+    except (ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise DataError(f"the model in {folder} cannot be read ({error}); restore it or train again") from error
+    known = sum(category.known for category in categories)
+    method = create(config, known)
+    assert config.backbone.name is not None and config.backbone.tuned_blocks is not None
+    trunk = load_backbone(
+        backbone or config.backbone.name,
+        tuned_blocks=config.backbone.tuned_blocks,
+        image_size=config.views.size,
+        revision=None if backbone else config.backbone.revision,
+        cache=cache,
+    )
+    if trunk.identity.sha256 != config.backbone.sha256:
+        raise DataError(
+            f"the backbone {backbone or config.backbone.name} is not the one this model was trained on (its sha256 differs); "
+            "point --backbone at the original weights"
+        )
+    network = Network(trunk, method.heads(trunk.width))
+    try:
+        network.load_state(tensors)
+    except (KeyError, ValueError) as error:
+        raise DataError(f"the model in {folder} does not fit its own configuration ({error}); restore it") from error
+    return Model(network.to(pick_device(device)), method, config, categories)
+
+
+def _card(config: Config, categories: Sequence[Category]) -> str:
+    known = [category.id for category in categories if category.known]
+    return f"""# A category-discovery model
+
+Made by debgcd with the method `{config.method}` (preset `{config.preset}`, seed {config.seed}).
+
+- Categories: {len(categories)}, of which {len(known)} are known classes ({", ".join(known[:10])}{", ..." if len(known) > 10 else ""})
+  and {len(categories) - len(known)} were discovered. `categories.json` lists them; a discovered one keeps its id whatever it is named.
+- Backbone: `{config.backbone.name}`, sha256 `{config.backbone.sha256}`. Only the tuned part is stored here.
+- Images: short side {config.views.resize}, centre crop {config.views.size}; trained on {views_label(config)}.
+
+Use it: `debgcd predict RUN PATH -o out.csv`, or in Python `debgcd.Discoverer.load("RUN/model").predict(paths)`.
+"""
+
+
+def views_label(config: Config) -> str:
+    """How the run saw its images; every table of results says this."""
+    return f"views: bank {config.views.bank_views}" if config.views.bank == "on" else "views: fresh"

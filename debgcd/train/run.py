@@ -1,0 +1,101 @@
+"""The run directory: what is in it, and how it begins."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from debgcd import config as configuration
+from debgcd.config import Config
+from debgcd.data.manifest import Manifest, read_manifest, write_manifest, write_skipped
+from debgcd.errors import UsageError
+from debgcd.files import write_json, write_text
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run directory with a complete configuration and manifest."""
+
+    folder: Path
+    config: Config
+    manifest: Manifest
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.folder / "checkpoints"
+
+    @property
+    def model(self) -> Path:
+        return self.folder / "model"
+
+    @property
+    def metrics(self) -> Path:
+        return self.folder / "metrics.jsonl"
+
+    @property
+    def predictions(self) -> Path:
+        return self.folder / "predictions.csv"
+
+    @property
+    def evaluation(self) -> Path:
+        return self.folder / "evaluation.json"
+
+    @property
+    def finished(self) -> bool:
+        """predictions.csv is the last file that a run writes."""
+        return self.predictions.exists()
+
+
+def require_new(folder: Path) -> None:
+    """Refuse a run directory that would mix with something else, before any work is done."""
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"the run directory {folder} is a file; choose another with -o")
+    if folder.is_dir() and any(folder.iterdir()):
+        hint = f"; to go on with the run in it: debgcd resume {folder}" if (folder / "config.yaml").exists() else ""
+        raise UsageError(f"the run directory {folder} is not empty; choose another with -o{hint}")
+    folder.mkdir(parents=True, exist_ok=True)
+
+
+def create(folder: Path, config: Config, manifest: Manifest) -> Run:
+    """Write what a run begins with; config.yaml comes last, so that where it is the rest is too."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_manifest(manifest, folder / "manifest.csv")
+    write_skipped(manifest.skipped, folder / "skipped.csv")
+    write_json(folder / "environment.json", environment())
+    write_text(folder / "config.yaml", configuration.dump(config))
+    return Run(folder, config, manifest)
+
+
+def open_run(folder: Path) -> Run:
+    """An existing run directory."""
+    if not (folder / "config.yaml").is_file():
+        raise UsageError(f"{folder} is not a run directory: it has no config.yaml; start one with debgcd train")
+    return Run(folder, configuration.load(folder / "config.yaml"), read_manifest(folder / "manifest.csv"))
+
+
+def environment() -> dict[str, str]:
+    """Versions and machine, for whoever asks later why a number differs."""
+    packages = ("debgcd", "torch", "transformers", "numpy", "scipy", "scikit-learn", "pillow", "safetensors")
+    versions = {}
+    for name in packages:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            versions[name] = "not installed"
+    return {"python": sys.version.split()[0], "platform": platform.platform(), "cpu": platform.machine(), **versions}
+
+
+def training_rows(manifest: Manifest) -> NDArray[np.int64]:
+    """Rows of the manifest that training sees: labelled and unlabelled, but not the test split."""
+    return np.flatnonzero(np.array([split == "train" for split in manifest.splits]))
+
+
+def test_rows(manifest: Manifest) -> NDArray[np.int64]:
+    """Rows of the test split: measured, never trained on."""
+    return np.flatnonzero(np.array([split == "test" for split in manifest.splits]))

@@ -1,0 +1,107 @@
+"""How a run begins, and how it goes on."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from debgcd.config import Config
+from debgcd.data.manifest import Manifest, require_trainable, scan
+from debgcd.errors import DataError, UsageError
+from debgcd.files import lock
+from debgcd.methods import METHODS, create
+from debgcd.model.backbone import Backbone
+from debgcd.model.load import load_backbone, load_default
+from debgcd.progress import progress, say
+from debgcd.train.finish import evaluate, write_evaluation
+from debgcd.train.loop import train
+from debgcd.train.model_folder import load_model
+from debgcd.train.run import Run, create as create_run, open_run, require_new, training_rows
+from debgcd.train.setup import decide_bank, prepare
+
+
+def cache_folder(given: Path | None) -> Path:
+    """--cache, else $DEBGCD_CACHE, else ~/.cache/debgcd."""
+    return given or Path(os.environ.get("DEBGCD_CACHE") or Path.home() / ".cache" / "debgcd")
+
+
+def begin(manifest: Manifest, config: Config, folder: Path, cache: Path) -> Run:
+    """Decide what is open, write the run directory, train to the end."""
+    create(config, known=1)  # an unknown method is refused before any work
+    require_trainable(manifest, config.k)
+    require_new(folder)
+    with progress("reading images") as report:
+        manifest = scan(manifest, config.run.workers, lambda done, total: report(done, total, ""))
+    if manifest.skipped:
+        say(f"{len(manifest.skipped)} files cannot be used; {folder / 'skipped.csv'} says why")
+    require_trainable(manifest, config.k)
+    config, backbone = decide(config, manifest, cache)
+    run = create_run(folder, config, manifest)
+    return _to_the_end(run, backbone, cache)
+
+
+def resume(folder: Path, cache: Path) -> Run:
+    """Go on where the run stands; a finished run stays as it is."""
+    run = open_run(folder)
+    if run.finished:
+        return run
+    return _to_the_end(run, _backbone(run, cache), cache)
+
+
+def measure(folder: Path, cache: Path) -> dict[str, object]:
+    """`debgcd evaluate RUN`: the run's final model against the truth in its manifest, also into evaluation.json."""
+    run = open_run(folder)
+    if not run.finished:
+        raise UsageError(f"the run in {folder} has not finished; first: debgcd resume {folder}")
+    setup = prepare(run, _backbone(run, cache), cache)
+    setup.network.load_state(load_model(run.model, backbone=None, cache=cache).network.state())
+    scores = evaluate(run, setup)
+    write_evaluation(run, scores)
+    return scores
+
+
+def decide(config: Config, manifest: Manifest, cache: Path) -> tuple[Config, Backbone]:
+    """The complete configuration: which backbone, how many tuned blocks, whether a bank; each said in one line."""
+    wanted = config.backbone
+    tuned = METHODS[config.method].tuned_blocks if wanted.tuned_blocks is None else wanted.tuned_blocks
+    if wanted.name is None:
+        backbone, line = load_default(tuned_blocks=tuned, image_size=config.views.size, cache=cache)
+        say(line)
+    else:
+        backbone = load_backbone(
+            wanted.name, tuned_blocks=tuned, image_size=config.views.size, revision=wanted.revision, cache=cache
+        )
+    identity = backbone.identity
+    chosen = replace(
+        wanted, name=identity.name, revision=identity.revision, sha256=identity.sha256, tuned_blocks=tuned
+    )
+    bank = decide_bank(backbone, len(training_rows(manifest)), config.views, cache)
+    return replace(config, backbone=chosen, views=replace(config.views, bank="on" if bank else "off")), backbone
+
+
+def _backbone(run: Run, cache: Path) -> Backbone:
+    wanted = run.config.backbone
+    assert wanted.name is not None and wanted.tuned_blocks is not None
+    backbone = load_backbone(
+        wanted.name,
+        tuned_blocks=wanted.tuned_blocks,
+        image_size=run.config.views.size,
+        revision=wanted.revision,
+        cache=cache,
+    )
+    if backbone.identity.sha256 != wanted.sha256:
+        raise DataError(
+            f"the weights of {wanted.name} are not those the run in {run.folder} began with (their sha256 differs); "
+            "put the original ones back"
+        )
+    return backbone
+
+
+def _to_the_end(run: Run, backbone: Backbone, cache: Path) -> Run:
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    with lock(run.folder):
+        train(run, prepare(run, backbone, cache))
+    return run

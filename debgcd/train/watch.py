@@ -1,0 +1,119 @@
+"""What is observed of a run from outside: metrics.jsonl, utilisation, accuracy. Truth is known here and nowhere in training."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from debgcd.data.manifest import Manifest
+from debgcd.errors import UsageError
+from debgcd.evaluate import novelty_auroc, score
+from debgcd.files import write_text
+from debgcd.train.infer import Inference
+from debgcd.train.run import Run, training_rows
+from debgcd.train.setup import Setup
+
+
+def truth_ids(manifest: Manifest, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The truth of these rows as numbers: known classes 0..M-1, others M.. in the order of their names; -1 without one."""
+    classes = list(manifest.classes)
+    others = sorted({truth for truth in manifest.truths if truth is not None} - set(classes))
+    number = {name: i for i, name in enumerate(classes + others)}
+    return np.array([number.get(manifest.truths[row], -1) for row in rows], dtype=np.int64)  # type: ignore[call-overload]
+
+
+def has_truth(manifest: Manifest) -> bool:
+    """Whether there is anything to measure against: truth of an image that is not labelled."""
+    return any(truth is not None and label is None for truth, label in zip(manifest.truths, manifest.labels, strict=True))
+
+
+def measure(inference: Inference, truth: NDArray[np.int64], known: int) -> dict[str, Any]:
+    """Every score of both classifiers and of the detector on images whose truth is known (>= 0), as JSON data."""
+    have = truth >= 0
+    scores = {"gcd": score(truth[have], inference.category[have], known).to_json()}
+    if inference.debiased is not None:
+        scores["debiased"] = score(truth[have], inference.debiased[have], known).to_json()
+    auroc = float("nan")
+    if inference.novelty is not None:
+        auroc = novelty_auroc(inference.novelty[have], truth[have] >= known)
+    return {**scores, "auroc": None if np.isnan(auroc) else auroc}
+
+
+class Metrics:
+    """metrics.jsonl, one line a logged step; a resumed run goes on after the step it resumes from."""
+
+    def __init__(self, run: Run, first_step: int):
+        self._path = run.metrics
+        self._keep_before(first_step)
+        self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115 (closed by close)
+        self._board = _tensorboard(run) if run.config.run.tensorboard else None
+        self._since, self._images = time.monotonic(), 0
+
+    def _keep_before(self, step: int) -> None:
+        if not self._path.exists():
+            return
+        kept = []
+        for line in self._path.read_text("utf-8").splitlines():
+            try:
+                if json.loads(line)["step"] <= step:
+                    kept.append(line + "\n")
+            except (ValueError, KeyError, TypeError):
+                break  # a line cut short when the run was killed: nothing good follows it
+        write_text(self._path, "".join(kept))
+
+    def seen(self, images: int) -> None:
+        self._images += images
+
+    def images_per_second(self) -> float:
+        """Since the last call."""
+        now = time.monotonic()
+        rate = self._images / max(1e-9, now - self._since)
+        self._since, self._images = now, 0
+        return rate
+
+    def write(self, step: int, values: Mapping[str, Any]) -> None:
+        """One line; `step` counts finished steps."""
+        plain = {name: None if isinstance(value, float) and np.isnan(value) else value for name, value in values.items()}
+        self._file.write(json.dumps({"step": step, **plain}) + "\n")
+        self._file.flush()
+        if self._board is not None:
+            for name, value in plain.items():
+                if isinstance(value, (int, float)):
+                    self._board(name, value, step)
+
+    def __enter__(self) -> Metrics:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
+
+
+class Utilisation:
+    """Which share of the unlabelled rows taught the debiased classifier; for Old and New apart where truth is known."""
+
+    def __init__(self, manifest: Manifest, setup: Setup):
+        self._unlabelled, self._known = setup.label < 0, setup.known
+        self._truth = truth_ids(manifest, training_rows(manifest))
+
+    def shares(self, used: Tensor | None, images: NDArray[np.int64]) -> dict[str, float]:
+        """used: (2B,) marks of the rows of two views, None where the method has none; images: (B,)."""
+        if used is None:
+            return {}
+        marks, rows = used.cpu().numpy(), np.concatenate([images, images])
+        free, new = self._unlabelled[rows], self._truth[rows] >= self._known
+        groups = {"used": free, "used_old": free & (self._truth[rows] >= 0) & ~new, "used_new": free & new}
+        return {name: float(marks[group].mean()) if group.any() else float("nan") for name, group in groups.items()}
+
+
+def _tensorboard(run: Run) -> Callable[[str, float, int], None]:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise UsageError("run.tensorboard needs tensorboard: pip install 'debgcd[tensorboard]'") from error
+    return SummaryWriter(str(run.folder / "tensorboard")).add_scalar
