@@ -25,7 +25,9 @@ from debgcd.errors import DataError, UsageError
 class BackboneConfig:
     """The pretrained network and how much of it is tuned."""
 
-    name: str | None = None  # hub id, folder, .pth or "lite0"; none: facebook/dino-vitb16, or lite0 where it cannot be had
+    name: str | None = (
+        None  # hub id, folder, .pth or "lite0"; none: facebook/dino-vitb16, or lite0 where it cannot be had
+    )
     revision: str | None = None  # the hub's commit; filled in when the run starts
     sha256: str | None = None  # of the weights; filled in when the run starts, checked on resume
     tuned_blocks: int | None = None  # none: the method's own (debgcd 2, simgcd 1: the paper's SimGCD tunes one block)
@@ -133,6 +135,7 @@ class RunConfig:
     checkpoint_every: int = 200  # steps
     keep: int = 2  # checkpoints kept, the newest ones
     tensorboard: bool = False
+    cache: str | None = None  # where view banks and fetched weights are; none: $DEBGCD_CACHE or ~/.cache/debgcd
 
 
 @dataclass(frozen=True)
@@ -320,10 +323,14 @@ def _check(config: Config, where: str) -> None:
         )
     for x, y in config.debiased.utilisation or ():
         if not (0 <= x <= 1 and 0 <= y <= 1):
-            raise UsageError(f"{where}: debiased.utilisation has the point [{x:g}, {y:g}]; both must lie between 0 and 1")
+            raise UsageError(
+                f"{where}: debiased.utilisation has the point [{x:g}, {y:g}]; both must lie between 0 and 1"
+            )
     switches = config.ablation
     if switches.guidance and not (switches.debiased and switches.detector):
-        raise UsageError(f"{where}: ablation.guidance needs ablation.debiased and ablation.detector; set guidance: false")
+        raise UsageError(
+            f"{where}: ablation.guidance needs ablation.debiased and ablation.detector; set guidance: false"
+        )
     if switches.auxiliary and not switches.debiased:
         raise UsageError(f"{where}: ablation.auxiliary needs ablation.debiased; set auxiliary: false")
 
@@ -336,4 +343,6 @@ def _plain(value: Any) -> Any:
 
 def _suggest(name: str, allowed: list[str]) -> str:
     close = difflib.get_close_matches(name, allowed, n=1)
-    return f" (did you mean {close[0]!r}?)" if close else f" (allowed: {', '.join(allowed)})" if len(allowed) < 20 else ""
+    return (
+        f" (did you mean {close[0]!r}?)" if close else f" (allowed: {', '.join(allowed)})" if len(allowed) < 20 else ""
+    )

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-# Called with (done, total, note): note is a few words such as "loss 2.31 · 410 images/s".
-Report = Callable[[int, int, str], None]
+
+class Report(Protocol):
+    """Says how far the work is; the note is a few words such as "loss 2.31 · 410 images/s"."""
+
+    def __call__(self, done: int, total: int, note: str = "") -> None: ...
+
+
 SECONDS_BETWEEN_LINES = 10.0
 
 
@@ -22,7 +28,7 @@ def say(text: str) -> None:
 
 @contextmanager
 def progress(what: str) -> Iterator[Report]:
-    """Report long work: `with progress("decoding") as report: report(3, 100, "")`."""
+    """Report long work: `with progress("decoding") as report: report(3, 100)`."""
     if sys.stderr.isatty():
         yield from _bar(what)
     else:
@@ -41,7 +47,11 @@ def _bar(what: str) -> Iterator[Report]:
     )
     with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task(what, total=None, note="")
-        yield lambda done, total, note="": bar.update(task, completed=done, total=total, note=note)
+
+        def report(done: int, total: int, note: str = "") -> None:
+            bar.update(task, completed=done, total=total, note=note)
+
+        yield report
 
 
 def _lines(what: str) -> Iterator[Report]:

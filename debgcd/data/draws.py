@@ -19,11 +19,11 @@ def uniform(seed: int, stream: str, *counters: int | NDArray[np.int64]) -> NDArr
 
     `stream` names the use ("crop", "sample"), so that two uses with equal counters do not share numbers.
     """
-    state = np.uint64(stream_seed(seed, stream))
+    state = np.asarray(stream_seed(seed, stream), dtype=np.uint64)
     with np.errstate(over="ignore"):  # arithmetic modulo 2^64 is the point
         for counter in counters:
             state = _mix(state ^ _mix(np.asarray(counter, dtype=np.int64).astype(np.uint64) + _STEP))
-    return (np.asarray(state) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return (state >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def stream_seed(seed: int, stream: str) -> int:
@@ -31,9 +31,9 @@ def stream_seed(seed: int, stream: str) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed}/{stream}".encode()).digest()[:8], "little")
 
 
-def _mix(x: NDArray[np.uint64] | np.uint64) -> NDArray[np.uint64]:
+def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """The finaliser of SplitMix64 (Steele et al. 2014): every input bit reaches every output bit."""
-    x = np.asarray(x, dtype=np.uint64) + _STEP
+    x = x + _STEP
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))

@@ -29,7 +29,7 @@ class Images(Dataset[Tensor]):
     def __init__(self, paths: Sequence[Path], views: ViewsConfig):
         self._paths, self._views = paths, views
 
-    def __getitem__(self, item: Item) -> Tensor:  # type: ignore[override]
+    def __getitem__(self, item: Item) -> Tensor:
         number, cuts = item
         try:
             image = resize_short_side(decode(self._paths[number], self._views.resize), self._views.resize)
@@ -50,7 +50,7 @@ def load_batches(images: Images, batches: Iterable[list[Item]], workers: int) ->
     """The views of each batch of items in order, (len(batch), V, 3, size, size), decoded ahead by `workers` processes."""
     loader = DataLoader(
         images,
-        batch_sampler=batches,  # type: ignore[arg-type]
+        batch_sampler=batches,
         num_workers=workers,
         prefetch_factor=2 if workers else None,
         worker_init_fn=_leave_interrupts_to_the_parent,

@@ -39,4 +39,3 @@ def cut_view(image: Tensor, cut: Cuts, size: int) -> Tensor:
     top, left = int(cut[0] * (height - size + 1)), int(cut[1] * (width - size + 1))
     view = image[:, top : top + size, left : left + size]
     return view.flip(2) if cut[2] < 0.5 else view
-

@@ -56,7 +56,9 @@ def as_ids(truth: ArrayLike, predicted: ArrayLike) -> tuple[Ids, Ids]:
     """Both as int64 arrays of one length without negative ids, or a ValueError that says what is wrong."""
     truth, predicted = np.asarray(truth, dtype=np.int64), np.asarray(predicted, dtype=np.int64)
     if truth.ndim != 1 or truth.shape != predicted.shape:
-        raise ValueError(f"truth and predicted must be two lists of one length, not {truth.shape} and {predicted.shape}")
+        raise ValueError(
+            f"truth and predicted must be two lists of one length, not {truth.shape} and {predicted.shape}"
+        )
     for name, ids in (("truth", truth), ("predicted", predicted)):
         if len(ids) and ids.min() < 0:
             raise ValueError(f"{name} has the negative id {ids.min()}; leave out images without an id")

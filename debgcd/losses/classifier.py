@@ -43,4 +43,3 @@ def supervised(logits: Tensor, y: Tensor, temperature: float = 0.1) -> Tensor:
     if not len(y):
         return logits.sum() * 0.0
     return F.cross_entropy(logits / temperature, y)
-

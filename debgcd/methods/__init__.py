@@ -14,9 +14,14 @@ METHODS: dict[str, type[KMeans] | type[SimGCD]] = {"debgcd": DebGCD, "kmeans": K
 
 def create(config: Config, known: int) -> Method:
     """The method that the configuration names, for this number of known classes."""
-    if config.method not in METHODS:
-        raise UsageError(f"there is no method {config.method!r}; choose from {', '.join(sorted(METHODS))}")
+    require_method(config.method)
     return METHODS[config.method](config, known)
 
 
-__all__ = ["METHODS", "Loss", "Method", "create"]
+def require_method(name: str) -> None:
+    """Refuse a method that does not exist."""
+    if name not in METHODS:
+        raise UsageError(f"there is no method {name!r}; choose from {', '.join(sorted(METHODS))}")
+
+
+__all__ = ["METHODS", "Loss", "Method", "create", "require_method"]

@@ -70,7 +70,9 @@ class DebGCD(SimGCD):
         assert output.logits is not None
         switches, debiased = self.config.ablation, self.config.debiased
         temperature = self.config.gcd.student_temperature
-        student = output.debiased if output.debiased is not None else output.logits  # ablation row (2): no own classifier
+        student = (
+            output.debiased if output.debiased is not None else output.logits
+        )  # ablation row (2): no own classifier
         labelled = (label >= 0).repeat(2)
         total = student.sum() * 0.0
         terms: dict[str, Tensor | float] = {}

@@ -37,7 +37,9 @@ class KMeans:
         points = normalize(features(), dim=1)
         found = kmeans(points, torch.full_like(label, -1), self._k, seed=self._seed)
         order = known_first(found.assignment, label, self._k, self._known)
-        heads["classifier"].weight.copy_(found.centres[order])
+        classifier = heads["classifier"]
+        assert isinstance(classifier, Centres)
+        classifier.weight.copy_(found.centres[order])
 
     def loss(self, output: Output, label: Tensor, progress: float) -> Loss:
         raise TypeError("k-means has nothing to train")

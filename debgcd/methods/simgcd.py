@@ -62,7 +62,7 @@ class SimGCD:
         share = gcd.supervised_weight
         classification = (1 - share) * (distillation - gcd.entropy_weight * entropy) + share * supervised
         representation = (1 - share) * info_nce + share * contrastive
-        terms = {
+        terms: dict[str, Tensor | float] = {
             "distillation": distillation,
             "mean_entropy": entropy,
             "supervised": supervised,

@@ -39,7 +39,7 @@ class Backbone(nn.Module):
     width: int  # size of the feature
     multiple: int  # both sides of an image must be a multiple of this
     standardise: bool  # features are positive and off-centre, so heads need them standardised (a CNN's pooled output)
-    tuned: nn.Module  # the last n blocks, and nothing else
+    tuned: nn.ModuleList  # the last n blocks, and nothing else
     pixel_mean: Tensor  # (3, 1, 1), in grey levels 0..255
     pixel_std: Tensor  # (3, 1, 1)
 

@@ -88,5 +88,5 @@ class Detector(nn.Module):
 def reset_heads(heads: nn.ModuleDict, seed: int) -> None:
     """Initialise each head from (seed, its name) alone, so that methods which share a head start it alike."""
     for name, head in heads.items():
-        if hasattr(head, "reset"):
+        if isinstance(head, (Prototypes, Projection, Detector)):
             head.reset(torch.Generator().manual_seed(stream_seed(seed, f"head/{name}") % 2**63))

@@ -157,7 +157,11 @@ def load_lite(tuned_blocks: int) -> LiteBackbone:
     try:
         found = hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
-        raise DataError(f"cannot read the weights of lite0 at {path}: {error}; reinstall debgcd's dependencies") from error
+        raise DataError(
+            f"cannot read the weights of lite0 at {path}: {error}; reinstall debgcd's dependencies"
+        ) from error
     if found != SHA256:
-        raise DataError(f"the weights of lite0 at {path} are not the published ones; reinstall the package they came with")
+        raise DataError(
+            f"the weights of lite0 at {path} are not the published ones; reinstall the package they came with"
+        )
     return LiteBackbone(torch.load(path, map_location="cpu", weights_only=True), tuned_blocks)

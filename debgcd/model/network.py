@@ -67,7 +67,7 @@ class Network(nn.Module):
 
     def state(self) -> dict[str, Tensor]:
         """All that training changes, by name: the tuned blocks, the heads, the fixed standardisation."""
-        tensors = {f"tail.{name}": value for name, value in self.backbone.tuned.named_parameters()}
+        tensors: dict[str, Tensor] = {f"tail.{name}": value for name, value in self.backbone.tuned.named_parameters()}
         tensors |= {f"heads.{name}": value for name, value in self.heads.state_dict().items()}
         tensors |= {"feature_mean": self.feature_mean, "feature_scale": self.feature_scale}
         return {name: value.detach() for name, value in tensors.items()}

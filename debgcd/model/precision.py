@@ -26,7 +26,9 @@ def autocast(device: torch.device) -> torch.autocast:
     if device.type == "cuda":
         gains = torch.cuda.is_bf16_supported(including_emulation=False)
     elif device.type == "cpu":
-        gains = any(getattr(torch.cpu, name, bool)() for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"))
+        gains = any(
+            getattr(torch.cpu, name, bool)() for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+        )
     else:
         gains = False
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=gains)

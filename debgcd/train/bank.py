@@ -36,7 +36,11 @@ class BankTokens:
     """Tokens from a bank; `draws` pick two of its V views as a function of (seed, draw)."""
 
     def __init__(self, array: NDArray[np.int16], seed: int, device: torch.device):
-        self._array, self._seed, self._device = array, seed, device  # (N, V + 1, ...) bfloat16 bits, the centre crop last
+        self._array, self._seed, self._device = (
+            array,
+            seed,
+            device,
+        )  # (N, V + 1, ...) bfloat16 bits, the centre crop last
         self._views = array.shape[1] - 1
 
     def random(self, draws: Iterable[Draws]) -> Iterator[Tensor]:

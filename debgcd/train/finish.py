@@ -14,23 +14,23 @@ from debgcd.errors import DataError
 from debgcd.files import write_json, write_text
 from debgcd.train.categories import Category, categories
 from debgcd.train.infer import TOP, Inference, infer
-from debgcd.train.model_folder import save_model, views_label
+from debgcd.train.model_folder import read_categories, save_model, views_label
 from debgcd.train.run import Run, test_rows, training_rows
 from debgcd.train.setup import Setup, fresh_tokens
 from debgcd.train.watch import has_truth, measure, truth_ids
+
+Prediction = dict[str, str | int | float | bool]  # one row of predictions.csv, by column
 
 COLUMNS = ["path", "category", "id", "name", "known", "confidence", "novelty"]
 COLUMNS += [f"top{i}_{what}" for i in range(1, TOP + 1) for what in ("id", "p")]
 
 
-def prediction_rows(
-    paths: Sequence[Path], inference: Inference, categories: Sequence[Category]
-) -> list[dict[str, str | int | float | bool]]:
+def prediction_rows(paths: Sequence[Path], inference: Inference, categories: Sequence[Category]) -> list[Prediction]:
     """One row an image, with the columns of predictions.csv; an empty text where there is nothing to say."""
     rows = []
     for i, path in enumerate(paths):
         best = categories[inference.top[i, 0]]
-        row: dict[str, str | int | float | bool] = {
+        row: Prediction = {
             "path": str(path),
             "category": best.category,
             "id": best.id,
@@ -47,13 +47,22 @@ def prediction_rows(
     return rows
 
 
-def write_predictions(path: Path, rows: Sequence[dict[str, str | int | float | bool]]) -> None:
-    """CSV with true/false and six decimals."""
+def predictions_csv(rows: Sequence[Prediction]) -> str:
+    """The rows as CSV, with true/false and six decimals."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
     writer.writerows([_cell(row[name]) for name in COLUMNS] for row in rows)
-    write_text(path, text.getvalue())
+    return text.getvalue()
+
+
+def read_predictions(run: Run) -> tuple[list[Prediction], list[Category]]:
+    """The rows of a finished run's predictions.csv, and its categories."""
+    with open(run.predictions, encoding="utf-8", newline="") as file:
+        rows: list[Prediction] = []
+        for row in csv.DictReader(file):
+            rows.append({**row, "category": int(row["category"]), "known": row["known"] == "true"})
+    return rows, read_categories(run.model)
 
 
 def evaluate(run: Run, setup: Setup) -> dict[str, Any]:
@@ -87,7 +96,7 @@ def finish(run: Run, setup: Setup) -> None:
     free = np.flatnonzero(setup.label < 0)
     paths = [run.manifest.paths[row] for row in training_rows(run.manifest)[free]]
     inference = infer(setup.network, setup.method, setup.tokens.centre(free))
-    write_predictions(run.predictions, prediction_rows(paths, inference, found))
+    write_text(run.predictions, predictions_csv(prediction_rows(paths, inference, found)))
 
 
 def write_evaluation(run: Run, scores: dict[str, Any]) -> None:

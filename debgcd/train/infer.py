@@ -32,7 +32,9 @@ class Inference:
 
 
 @torch.no_grad()
-def infer(network: Network, method: Method, tokens: Iterable[Tensor], heads: Iterable[str] = ("detector",)) -> Inference:
+def infer(
+    network: Network, method: Method, tokens: Iterable[Tensor], heads: Iterable[str] = ("detector",)
+) -> Inference:
     """Categories of the images whose tokens these are; `heads` names what to run beside the GCD classifier."""
     heads = {"classifier", *heads}
     top, probability, scores, debiased = [], [], [], []
@@ -58,7 +60,8 @@ def infer(network: Network, method: Method, tokens: Iterable[Tensor], heads: Ite
 @torch.no_grad()
 def features(network: Network, tokens: Iterable[Tensor]) -> Tensor:
     """(N, width) features of the images whose tokens these are."""
-    return torch.cat([network.from_tokens(batch, ()).feature for batch in tokens])
+    parts = [network.from_tokens(batch, ()).feature for batch in tokens]
+    return torch.cat(parts) if parts else torch.empty(0, network.backbone.width)
 
 
 def _join(parts: list[Tensor], dtype: type) -> NDArray:

@@ -11,7 +11,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -132,9 +131,7 @@ def set_learning_rate(optimiser: torch.optim.SGD, schedule: ScheduleConfig, long
     return lr
 
 
-def require_finite(
-    run: Run, step: int, loss: Loss, network: Network, images: NDArray[np.int64]
-) -> dict[str, float]:
+def require_finite(run: Run, step: int, loss: Loss, network: Network, images: NDArray[np.int64]) -> dict[str, float]:
     """The loss, its terms and the gradient's length as numbers; stops the run before the step if one is not finite."""
     gradients = [p.grad for p in checkpoint.trained_parameters(network).values() if p.grad is not None]
     named = {"loss": loss.total, "gradient": torch.nn.utils.get_total_norm(gradients), **loss.terms}
@@ -153,7 +150,6 @@ def require_finite(
             "try a smaller schedule.lr in a new run"
         )
     return {**named, **numbers}
-
 
 
 @contextmanager

@@ -48,12 +48,13 @@ def load_model(folder: Path, *, backbone: str | None, cache: Path, device: str =
     """Read a model folder; the trunk comes from where the model says, or from `backbone`, and must be the same weights."""
     try:
         facts = json.loads((folder / "config.json").read_text("utf-8"))
-        found = json.loads((folder / "categories.json").read_text("utf-8"))
+        categories = read_categories(folder)
         tensors = load_file(folder / "model.safetensors")
         config = configuration.override(Config(), facts["config"], where=str(folder / "config.json"))
-        categories = [Category(**entry) for entry in found]
     except FileNotFoundError as error:
-        raise DataError(f"{folder} holds no model: {Path(error.filename).name} is missing; has the run finished?") from error
+        raise DataError(
+            f"{folder} holds no model: {Path(error.filename).name} is missing; has the run finished?"
+        ) from error
     except (ValueError, KeyError, TypeError, SafetensorError) as error:
         raise DataError(f"the model in {folder} cannot be read ({error}); restore it or train again") from error
     known = sum(category.known for category in categories)
@@ -77,6 +78,11 @@ def load_model(folder: Path, *, backbone: str | None, cache: Path, device: str =
     except (KeyError, ValueError) as error:
         raise DataError(f"the model in {folder} does not fit its own configuration ({error}); restore it") from error
     return Model(network.to(pick_device(device)), method, config, categories)
+
+
+def read_categories(folder: Path) -> list[Category]:
+    """The categories of a model folder."""
+    return [Category(**entry) for entry in json.loads((folder / "categories.json").read_text("utf-8"))]
 
 
 def _card(config: Config, categories: Sequence[Category]) -> str:

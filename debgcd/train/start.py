@@ -12,60 +12,85 @@ from debgcd.config import Config
 from debgcd.data.manifest import Manifest, require_trainable, scan
 from debgcd.errors import DataError, UsageError
 from debgcd.files import lock
-from debgcd.methods import METHODS, create
+from debgcd.methods import METHODS, require_method
 from debgcd.model.backbone import Backbone
 from debgcd.model.load import load_backbone, load_default
+from debgcd.model.precision import pick_device
 from debgcd.progress import progress, say
 from debgcd.train.finish import evaluate, write_evaluation
 from debgcd.train.loop import train
 from debgcd.train.model_folder import load_model
-from debgcd.train.run import Run, create as create_run, open_run, require_new, training_rows
+from debgcd.train.run import Run, open_run, training_rows
+from debgcd.train.run import create as create_run
 from debgcd.train.setup import decide_bank, prepare
 
-
-def cache_folder(given: Path | None) -> Path:
-    """--cache, else $DEBGCD_CACHE, else ~/.cache/debgcd."""
-    return given or Path(os.environ.get("DEBGCD_CACHE") or Path.home() / ".cache" / "debgcd")
+FEW_IMAGES = 5000  # 200 epochs of the paper are too few steps below this
 
 
-def begin(manifest: Manifest, config: Config, folder: Path, cache: Path) -> Run:
-    """Decide what is open, write the run directory, train to the end."""
-    create(config, known=1)  # an unknown method is refused before any work
-    require_trainable(manifest, config.k)
-    require_new(folder)
+def cache_folder(given: str | os.PathLike[str] | None) -> Path:
+    """The folder given, else $DEBGCD_CACHE, else ~/.cache/debgcd."""
+    return Path(given or os.environ.get("DEBGCD_CACHE") or Path.home() / ".cache" / "debgcd")
+
+
+def begin(manifest: Manifest, config: Config, folder: Path) -> Run:
+    """Decide what is open, write the run directory (new, see `require_new`), train to the end."""
+    require_ready(manifest, config)
     with progress("reading images") as report:
-        manifest = scan(manifest, config.run.workers, lambda done, total: report(done, total, ""))
+        manifest = scan(manifest, config.run.workers, report)
     if manifest.skipped:
         say(f"{len(manifest.skipped)} files cannot be used; {folder / 'skipped.csv'} says why")
-    require_trainable(manifest, config.k)
-    config, backbone = decide(config, manifest, cache)
+    require_ready(manifest, config)
+    config, backbone = decide(config, manifest)
     run = create_run(folder, config, manifest)
-    return _to_the_end(run, backbone, cache)
+    return _to_the_end(run, backbone)
 
 
-def resume(folder: Path, cache: Path) -> Run:
+def require_ready(manifest: Manifest, config: Config) -> None:
+    """Refuse what cannot be trained, before any work is done."""
+    if config.k is None:
+        raise UsageError("how many categories are there in all, known and new? Say it with --k, e.g. --k 20")
+    require_method(config.method)
+    require_trainable(manifest, config.k)
+
+
+def resume(folder: Path) -> Run:
     """Go on where the run stands; a finished run stays as it is."""
     run = open_run(folder)
     if run.finished:
         return run
-    return _to_the_end(run, _backbone(run, cache), cache)
+    return _to_the_end(run, _backbone(run))
 
 
-def measure(folder: Path, cache: Path) -> dict[str, object]:
+def measure(folder: Path) -> dict[str, object]:
     """`debgcd evaluate RUN`: the run's final model against the truth in its manifest, also into evaluation.json."""
     run = open_run(folder)
     if not run.finished:
         raise UsageError(f"the run in {folder} has not finished; first: debgcd resume {folder}")
-    setup = prepare(run, _backbone(run, cache), cache)
-    setup.network.load_state(load_model(run.model, backbone=None, cache=cache).network.state())
+    setup = prepare(run, _backbone(run), cache_folder(run.config.run.cache))
+    setup.network.load_state(
+        load_model(run.model, backbone=None, cache=cache_folder(run.config.run.cache)).network.state()
+    )
     scores = evaluate(run, setup)
     write_evaluation(run, scores)
     return scores
 
 
-def decide(config: Config, manifest: Manifest, cache: Path) -> tuple[Config, Backbone]:
+def choose_preset(manifest: Manifest) -> str:
+    """`small` without a GPU or for few images, else `paper`; said in one line."""
+    images = len(training_rows(manifest))
+    if pick_device("auto").type == "cpu":
+        name, why = "small", "there is no GPU"
+    elif images < FEW_IMAGES:
+        name, why = "small", f"there are only {images} images"
+    else:
+        name, why = "paper", f"there are {images} images and a GPU"
+    say(f"preset: {name}, because {why} (choose another with --preset)")
+    return name
+
+
+def decide(config: Config, manifest: Manifest) -> tuple[Config, Backbone]:
     """The complete configuration: which backbone, how many tuned blocks, whether a bank; each said in one line."""
-    wanted = config.backbone
+    wanted, cache = config.backbone, cache_folder(config.run.cache)
     tuned = METHODS[config.method].tuned_blocks if wanted.tuned_blocks is None else wanted.tuned_blocks
     if wanted.name is None:
         backbone, line = load_default(tuned_blocks=tuned, image_size=config.views.size, cache=cache)
@@ -75,14 +100,12 @@ def decide(config: Config, manifest: Manifest, cache: Path) -> tuple[Config, Bac
             wanted.name, tuned_blocks=tuned, image_size=config.views.size, revision=wanted.revision, cache=cache
         )
     identity = backbone.identity
-    chosen = replace(
-        wanted, name=identity.name, revision=identity.revision, sha256=identity.sha256, tuned_blocks=tuned
-    )
+    chosen = replace(wanted, name=identity.name, revision=identity.revision, sha256=identity.sha256, tuned_blocks=tuned)
     bank = decide_bank(backbone, len(training_rows(manifest)), config.views, cache)
     return replace(config, backbone=chosen, views=replace(config.views, bank="on" if bank else "off")), backbone
 
 
-def _backbone(run: Run, cache: Path) -> Backbone:
+def _backbone(run: Run) -> Backbone:
     wanted = run.config.backbone
     assert wanted.name is not None and wanted.tuned_blocks is not None
     backbone = load_backbone(
@@ -90,7 +113,7 @@ def _backbone(run: Run, cache: Path) -> Backbone:
         tuned_blocks=wanted.tuned_blocks,
         image_size=run.config.views.size,
         revision=wanted.revision,
-        cache=cache,
+        cache=cache_folder(run.config.run.cache),
     )
     if backbone.identity.sha256 != wanted.sha256:
         raise DataError(
@@ -100,8 +123,8 @@ def _backbone(run: Run, cache: Path) -> Backbone:
     return backbone
 
 
-def _to_the_end(run: Run, backbone: Backbone, cache: Path) -> Run:
+def _to_the_end(run: Run, backbone: Backbone) -> Run:
     torch.use_deterministic_algorithms(True, warn_only=True)
     with lock(run.folder):
-        train(run, prepare(run, backbone, cache))
+        train(run, prepare(run, backbone, cache_folder(run.config.run.cache)))
     return run

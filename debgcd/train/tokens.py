@@ -44,4 +44,3 @@ class FreshTokens:
         workers = self._workers if len(numbers) > CENTRE_BATCH else 0
         for views in load_batches(self._images, centre_items(numbers, CENTRE_BATCH), workers):
             yield self._backbone.trunk(views[:, 0])
-

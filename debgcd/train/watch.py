@@ -25,12 +25,14 @@ def truth_ids(manifest: Manifest, rows: NDArray[np.int64]) -> NDArray[np.int64]:
     classes = list(manifest.classes)
     others = sorted({truth for truth in manifest.truths if truth is not None} - set(classes))
     number = {name: i for i, name in enumerate(classes + others)}
-    return np.array([number.get(manifest.truths[row], -1) for row in rows], dtype=np.int64)  # type: ignore[call-overload]
+    return np.array([number.get(manifest.truths[row], -1) for row in rows], dtype=np.int64)
 
 
 def has_truth(manifest: Manifest) -> bool:
     """Whether there is anything to measure against: truth of an image that is not labelled."""
-    return any(truth is not None and label is None for truth, label in zip(manifest.truths, manifest.labels, strict=True))
+    return any(
+        truth is not None and label is None for truth, label in zip(manifest.truths, manifest.labels, strict=True)
+    )
 
 
 def measure(inference: Inference, truth: NDArray[np.int64], known: int) -> dict[str, Any]:
@@ -79,7 +81,9 @@ class Metrics:
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
         """One line; `step` counts finished steps."""
-        plain = {name: None if isinstance(value, float) and np.isnan(value) else value for name, value in values.items()}
+        plain = {
+            name: None if isinstance(value, float) and np.isnan(value) else value for name, value in values.items()
+        }
         self._file.write(json.dumps({"step": step, **plain}) + "\n")
         self._file.flush()
         if self._board is not None:

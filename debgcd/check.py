@@ -1,0 +1,160 @@
+"""What a folder or list holds, what is broken, what a run would do, and about how long it would take."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from debgcd.config import Config
+from debgcd.data.manifest import Manifest, scan
+from debgcd.errors import DebgcdError
+from debgcd.methods import create
+from debgcd.model.backbone import Backbone
+from debgcd.model.network import Network
+from debgcd.progress import progress
+from debgcd.train.bank import bank_bytes, token_shape
+from debgcd.train.loop import length, sgd
+from debgcd.train.model_folder import views_label
+from debgcd.train.run import test_rows, training_rows
+from debgcd.train.start import cache_folder, decide, require_ready
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What `debgcd train` would do with these images."""
+
+    method: str
+    preset: str
+    k: int
+    backbone: str
+    image_size: int
+    views: str
+    bank_bytes: int  # 0 without a bank
+    batch: int
+    steps: int
+    seconds: float  # about; measured on this machine with a few images
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What `debgcd check` found."""
+
+    images: int
+    labelled: int
+    unlabelled: int
+    test: int
+    with_truth: int
+    classes: dict[str, int]  # labelled images of each known class
+    skipped: list[dict[str, str]]
+    warnings: list[str]
+    problem: str | None  # why a run would be refused; None if it would start
+    plan: Plan | None
+    cache: str
+    cache_bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def check(manifest: Manifest, config: Config) -> tuple[Findings, Manifest]:
+    """Decode every image, count, and plan the run that `config` describes; also the manifest it would use."""
+    with progress("reading images") as report:
+        manifest = scan(manifest, config.run.workers, report)
+    cache = cache_folder(config.run.cache)
+    label = manifest.label_index()
+    train = training_rows(manifest)
+    classes = Counter(name for name in manifest.labels if name is not None)
+    problem, plan = None, None
+    if config.k is None:  # the time hardly depends on it
+        config = replace(config, k=max(2 * len(classes), 1))
+    try:
+        require_ready(manifest, config)
+        plan = _plan(manifest, config)
+    except DebgcdError as error:
+        problem = str(error)
+    found = Findings(
+        images=len(manifest),
+        labelled=int((label[train] >= 0).sum()),
+        unlabelled=int((label[train] < 0).sum()),
+        test=len(test_rows(manifest)),
+        with_truth=sum(truth is not None for truth in manifest.truths),
+        classes=dict(sorted(classes.items())),
+        skipped=[{"file": entry.file, "reason": entry.reason} for entry in manifest.skipped],
+        warnings=_warnings(classes),
+        problem=problem,
+        plan=plan,
+        cache=str(cache),
+        cache_bytes=sum(file.stat().st_size for file in cache.rglob("*") if file.is_file()) if cache.is_dir() else 0,
+    )
+    return found, manifest
+
+
+def _warnings(classes: Counter[str]) -> list[str]:
+    found = []
+    single = sorted(name for name, count in classes.items() if count == 1)
+    if single:
+        found.append(
+            f"{len(single)} known classes have one labelled image only, e.g. {single[0]!r}; two or more are better"
+        )
+    if len(classes) == 1:
+        found.append("there is only one known class; what makes a class is learned better from several")
+    if "-1" in classes:
+        found.append("a class is named '-1'; if that was meant as unlabelled, leave the label empty")
+    return found
+
+
+def _plan(manifest: Manifest, config: Config) -> Plan:
+    config, backbone = decide(config, manifest)
+    images = len(training_rows(manifest))
+    method = create(config, len(manifest.classes))
+    long = length(config.schedule, images, method.trains)
+    bank = config.views.bank == "on"
+    trunk, step = _measure(config, backbone, len(manifest.classes), long.batch)
+    passes = images * (config.views.bank_views + 1) if bank else images + 2 * long.batch * long.steps
+    assert config.k is not None and config.backbone.name is not None
+    return Plan(
+        method=config.method,
+        preset=config.preset,
+        k=config.k,
+        backbone=config.backbone.name,
+        image_size=config.views.size,
+        views=views_label(config),
+        bank_bytes=bank_bytes(images, config.views, token_shape(backbone, config.views.size)) if bank else 0,
+        batch=long.batch,
+        steps=long.steps,
+        seconds=passes * trunk + long.steps * step,
+    )
+
+
+def _measure(config: Config, backbone: Backbone, known: int, batch: int) -> tuple[float, float]:
+    """Seconds of the trunk for one image, and of a training step on tokens, from a small try."""
+    method = create(config, known)
+    network = Network(backbone, method.heads(backbone.width))
+    images = torch.zeros(32, 3, config.views.size, config.views.size, dtype=torch.uint8)
+    trunk = _seconds(lambda: backbone.trunk(images)) / len(images)
+    if not method.trains:
+        return trunk, 0.0
+    rows = min(batch, 32)
+    tokens = torch.randn(2 * rows, *token_shape(backbone, config.views.size))
+    label = torch.from_numpy(np.where(np.arange(rows) % 2, np.arange(rows) % known, -1))
+    optimiser = sgd(network, config.schedule)
+
+    def step() -> None:
+        optimiser.zero_grad()
+        method.loss(network.from_tokens(tokens, set(network.heads)), label, 0.5).total.backward()
+        optimiser.step()
+
+    return trunk, _seconds(step) * batch / rows
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    work()  # the first call also allocates
+    begun = time.monotonic()
+    work()
+    return time.monotonic() - begun

@@ -1,0 +1,88 @@
+"""The demo: ten handwritten digits, five of them known, five to be discovered. Nothing is downloaded."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from debgcd import config as configuration
+from debgcd.config import Config
+from debgcd.data.manifest import Manifest, from_arrays, read_manifest, write_manifest
+from debgcd.errors import UsageError
+from debgcd.figures.exemplars import draw_exemplars
+from debgcd.files import write_json
+from debgcd.progress import say
+from debgcd.train.finish import read_predictions
+from debgcd.train.run import Run, open_run, require_new
+from debgcd.train.setup import prepare
+from debgcd.train.start import begin, cache_folder, decide, resume
+
+METHODS = ("kmeans", "simgcd", "debgcd")
+KNOWN, CLASSES = 5, 10
+
+
+def demo(folder: Path, seed: int, cache: str | None = None) -> list[dict[str, Any]]:
+    """Run the three methods on the digits with one backbone and budget; a second call goes on where the first stopped.
+
+    Returns and writes `summary.json`: one entry a method with method, all, old, new, auroc (None without a detector) and
+    seconds, which leave out the view bank that all three share.
+    """
+    manifest = _digits(folder)
+    config = configuration.override(configuration.preset("small"), {"k": CLASSES, "seed": seed}, "demo")
+    config = configuration.override(config, {"backbone": {"tuned_blocks": 2}, "run": {"cache": cache}}, "demo")
+    _fill_bank(manifest, config)
+    finished = {entry["method"]: entry for entry in _summary(folder)}
+    summary = []
+    for method in METHODS:
+        say(f"\n{method}:")
+        begun = time.monotonic()
+        run = _run(manifest, configuration.override(config, {"method": method}, "demo"), folder / method)
+        seconds = finished.get(method, {}).get("seconds", round(time.monotonic() - begun, 1))
+        scores = json.loads(run.evaluation.read_text("utf-8"))["unlabelled"]
+        summary.append({"method": method, **scores["gcd"]["accuracy"], "auroc": scores["auroc"], "seconds": seconds})
+        write_json(folder / "summary.json", summary)
+    predictions, categories = read_predictions(run)
+    draw_exemplars(predictions, categories, folder / "categories.png")
+    return summary
+
+
+def _summary(folder: Path) -> list[dict[str, Any]]:
+    place = folder / "summary.json"
+    return json.loads(place.read_text("utf-8")) if place.exists() else []
+
+
+def _digits(folder: Path) -> Manifest:
+    """scikit-learn's 1,797 digits as PNG files and a CSV; of 0–4 a random half is labelled, as in the benchmarks."""
+    listed = folder / "digits.csv"
+    if listed.exists():
+        return read_manifest(listed)
+    from sklearn.datasets import load_digits
+
+    require_new(folder)
+    digits = load_digits()
+    images = np.round(digits.images * (255 / 16)).astype(np.uint8)
+    old = np.flatnonzero(digits.target < KNOWN)
+    labelled = set(np.random.RandomState(0).choice(old, len(old) // 2, replace=False))
+    labels = [str(digit) if i in labelled else None for i, digit in enumerate(digits.target)]
+    manifest = from_arrays(list(images), labels, folder / "digits", [str(digit) for digit in digits.target])
+    write_manifest(manifest, listed)
+    return manifest
+
+
+def _fill_bank(manifest: Manifest, config: Config) -> None:
+    """Compute the views that all methods share, so that no method's time contains it."""
+    config, backbone = decide(config, manifest)
+    prepare(Run(Path(), config, manifest), backbone, cache_folder(config.run.cache))
+
+
+def _run(manifest: Manifest, config: Config, folder: Path) -> Run:
+    if not (folder / "config.yaml").exists():
+        require_new(folder)
+        return begin(manifest, config, folder)
+    if open_run(folder).config.seed != config.seed:
+        raise UsageError(f"{folder} holds a demo with another seed; choose another folder with -o")
+    return resume(folder)

@@ -1,0 +1,154 @@
+"""Category discovery with scikit-learn's shape: fit, predict, transform."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+
+from debgcd import config as configuration
+from debgcd import predict as prediction
+from debgcd.data.manifest import Manifest, from_arrays, from_paths
+from debgcd.errors import UsageError
+from debgcd.train.categories import Category
+from debgcd.train.model_folder import Model, save_model
+from debgcd.train.run import require_new
+from debgcd.train.start import begin, cache_folder, choose_preset
+
+Images = Sequence[Any] | NDArray[Any]  # paths or arrays
+
+
+class Discoverer(BaseEstimator):
+    """Puts every image into a known class or a newly discovered category.
+
+    Images are paths, or arrays of shape (H, W), (H, W, 3) or (H, W, 4), uint8 or float 0..1. In `y`, -1, None and NaN
+    mean unlabelled. A category is a number: known classes 0..M-1 sorted as strings, then discovered ones; `categories_`
+    says what each is. A file that cannot be used gets category -1 and a warning.
+
+    >>> discoverer = Discoverer(k=10, seed=0).fit(paths, y)      # doctest: +SKIP
+    >>> discoverer.categories_[discoverer.predict(new)[0]].id    # doctest: +SKIP
+    'new-03'
+
+    k: categories in all. preset: none for the one that fits the data. run: a directory to keep the run in; none for a
+    temporary one. overrides: any of the configuration's values, e.g. {"schedule": {"steps": 100}}.
+    """
+
+    def __init__(
+        self,
+        k: int | None = None,
+        *,
+        method: str = "debgcd",
+        preset: str | None = None,
+        seed: int = 0,
+        run: str | os.PathLike[str] | None = None,
+        cache: str | os.PathLike[str] | None = None,
+        overrides: Mapping[str, Any] | None = None,
+    ):
+        self.k, self.method, self.preset, self.seed = k, method, preset, seed
+        self.run, self.cache, self.overrides = run, cache, overrides
+
+    def fit(self, X: Images, y: Iterable[Any]) -> Discoverer:
+        """Train on labelled and unlabelled images; sets `labels_`, the category of each, and `categories_`."""
+        if self.run is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="debgcd-")  # lives as long as this object
+        folder = Path(self._temporary.name) / "run" if self.run is None else Path(self.run)
+        require_new(folder)
+        given = _listed(X, folder / "images", y)
+        config = configuration.preset(self.preset or choose_preset(given))
+        fixed = {"k": self.k, "method": self.method, "seed": self.seed}
+        if self.cache is not None:
+            config = configuration.override(config, {"run": {"cache": os.fspath(self.cache)}}, where="Discoverer")
+        config = configuration.override(config, {**(self.overrides or {}), **fixed}, where="Discoverer")
+        self.run_ = begin(given, config, folder)
+        self._model = prediction.open_model(folder, cache_folder(self.cache))
+        self.labels_ = self.predict(X)
+        return self
+
+    def predict(self, X: Images) -> NDArray[np.int64]:
+        """The category of each image: (N,); -1 for a file that cannot be used."""
+        return self._each(X, lambda usable: prediction.ask(self._fitted(), usable).category, fill=-1)
+
+    def transform(self, X: Images) -> NDArray[np.float32]:
+        """The feature of each image: (N, width); nan for a file that cannot be used."""
+        return self._each(X, lambda usable: prediction.embed(self._fitted(), usable).cpu().numpy(), fill=np.nan)
+
+    def novelty(self, X: Images) -> NDArray[np.float32]:
+        """How new each image looks, 0..1: (N,); near 1 where no known class wants it, nan where the file is unusable."""
+        model = self._fitted()
+        if "detector" not in model.network.heads:
+            raise UsageError(f"the method {model.config.method} has no novelty detector; use method='debgcd'")
+        return self._each(X, lambda usable: prediction.ask(model, usable).novelty, fill=np.nan)
+
+    def table(self, X: Images) -> list[prediction.Prediction]:
+        """Rows with the columns of predictions.csv, ready for a data frame; files that cannot be used are left out."""
+        with tempfile.TemporaryDirectory(prefix="debgcd-") as folder:
+            return prediction.predict(self._fitted(), _listed(X, Path(folder))).rows
+
+    @property
+    def categories_(self) -> list[Category]:
+        """What each category is: number, id, name, known or discovered."""
+        return self._fitted().categories
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model folder; `debgcd predict` and `Discoverer.load` read it."""
+        model, folder = self._fitted(), Path(path)
+        require_new(folder)
+        save_model(folder, model.network.state(), model.config, model.categories)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        backbone: str | None = None,
+        cache: str | os.PathLike[str] | None = None,
+    ) -> Discoverer:
+        """A fitted Discoverer from a model folder or a run directory."""
+        model = prediction.open_model(Path(path), cache_folder(cache), backbone)
+        config = model.config
+        found = cls(config.k, method=config.method, preset=config.preset, seed=config.seed, cache=cache)
+        found._model = model
+        return found
+
+    def _fitted(self) -> Model:
+        if not hasattr(self, "_model"):
+            raise UsageError("this Discoverer has no model yet; call fit, or Discoverer.load")
+        return self._model
+
+    def _each(self, X: Images, ask: Callable[[Manifest], NDArray[Any] | None], fill: float) -> NDArray[Any]:
+        """Ask about the usable images and put the answers in the order of X, with `fill` for the others."""
+        self._fitted()
+        with tempfile.TemporaryDirectory(prefix="debgcd-") as folder:
+            given = _listed(X, Path(folder))
+            usable = prediction.usable_images(given, None)
+            answers = ask(usable)
+        assert answers is not None
+        if usable.skipped:
+            first = usable.skipped[0]
+            warnings.warn(
+                f"{len(usable.skipped)} of {len(X)} images cannot be used, e.g. {first.file}: {first.reason}",
+                stacklevel=3,
+            )
+        place = {path: i for i, path in enumerate(usable.paths)}
+        paths = given.paths if _are_arrays(X) else [Path(os.path.abspath(os.fspath(path))) for path in X]
+        result = np.full((len(X), *answers.shape[1:]), fill, dtype=answers.dtype)
+        for i, path in enumerate(paths):
+            if path in place:
+                result[i] = answers[place[path]]
+        return result
+
+
+def _listed(X: Images, folder: Path, y: Iterable[Any] | None = None) -> Manifest:
+    """The images as a manifest; arrays are written to `folder` as PNG, without loss."""
+    return from_arrays(list(X), y, folder) if _are_arrays(X) else from_paths(X, y)
+
+
+def _are_arrays(X: Images) -> bool:
+    return len(X) > 0 and isinstance(X[0], np.ndarray)

@@ -1,0 +1,67 @@
+"""Categories of new images from a trained model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
+
+from debgcd.data.loader import default_workers
+from debgcd.data.manifest import Manifest, Skipped, scan
+from debgcd.progress import Report, progress
+from debgcd.train.finish import Prediction, prediction_rows
+from debgcd.train.infer import Inference, features, infer
+from debgcd.train.model_folder import Model, load_model
+from debgcd.train.tokens import FreshTokens
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What a model says of new images: one row for each usable image, and the files that are not usable."""
+
+    rows: list[Prediction]
+    skipped: tuple[Skipped, ...]
+
+
+def open_model(folder: Path, cache: Path, backbone: str | None = None) -> Model:
+    """The model of a run directory, or a model folder itself."""
+    inner = folder / "model"
+    return load_model(inner if inner.is_dir() else folder, backbone=backbone, cache=cache)
+
+
+def predict(model: Model, manifest: Manifest, workers: int | None = None) -> Predictions:
+    """Categories, confidence and novelty of the images of a manifest, with the columns of predictions.csv."""
+    usable = usable_images(manifest, workers)
+    inference = ask(model, usable, workers)
+    return Predictions(prediction_rows(usable.paths, inference, model.categories), usable.skipped)
+
+
+def ask(model: Model, usable: Manifest, workers: int | None = None) -> Inference:
+    """What the model says of images that are known to be usable."""
+    with progress("predicting") as report:
+        return infer(model.network, model.method, _tokens(model, usable, workers, report))
+
+
+def embed(model: Model, usable: Manifest, workers: int | None = None) -> Tensor:
+    """The features of images that are known to be usable: (N, width)."""
+    with progress("computing features") as report:
+        return features(model.network, _tokens(model, usable, workers, report))
+
+
+def usable_images(manifest: Manifest, workers: int | None) -> Manifest:
+    """The manifest without what cannot be decoded."""
+    with progress("reading images") as report:
+        return scan(manifest, workers, report)
+
+
+def _tokens(model: Model, usable: Manifest, workers: int | None, report: Report) -> Iterator[Tensor]:
+    workers = default_workers() if workers is None else workers
+    source = FreshTokens(model.network.backbone, usable.paths, model.config.views, model.config.seed, workers)
+    done = 0
+    for tokens in source.centre(np.arange(len(usable))):
+        yield tokens
+        done += len(tokens)
+        report(done, len(usable))
