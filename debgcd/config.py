@@ -7,9 +7,6 @@ the paper leaves something open, the reason for the default stands beside the fi
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import types
-import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import resources
@@ -19,6 +16,7 @@ from typing import Any, Literal
 import yaml
 
 from debgcd.errors import DataError, UsageError
+from debgcd.overlay import merge, plain, suggest
 
 
 @dataclass(frozen=True)
@@ -166,14 +164,14 @@ def presets() -> list[str]:
 def preset(name: str) -> Config:
     """The configuration of a preset."""
     if name not in presets():
-        raise UsageError(f"there is no preset {name!r}{_suggest(name, presets())}; choose from {', '.join(presets())}")
+        raise UsageError(f"there is no preset {name!r}{suggest(name, presets())}; choose from {', '.join(presets())}")
     text = (resources.files("debgcd") / "presets" / f"{name}.yaml").read_text("utf-8")
     return override(Config(preset=name), yaml.safe_load(text) or {}, where=f"preset {name}")
 
 
 def override(config: Config, values: Mapping[str, Any], where: str) -> Config:
     """The configuration with some fields replaced, checked; `where` names the origin in an error."""
-    changed = _merge(config, values, where, path="")
+    changed = merge(config, values, where)
     _check(changed, where)
     return changed
 
@@ -211,7 +209,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 def to_dict(config: Config) -> dict[str, Any]:
     """The complete configuration as plain data, in the order of the fields."""
-    return _plain(dataclasses.asdict(config))
+    return plain(dataclasses.asdict(config))
 
 
 def dump(config: Config) -> str:
@@ -222,53 +220,6 @@ def dump(config: Config) -> str:
 def load(path: Path) -> Config:
     """A configuration written by `dump`."""
     return override(Config(), read_yaml(path), where=str(path))
-
-
-def _merge(section: Any, values: Mapping[str, Any], where: str, path: str) -> Any:
-    hints = typing.get_type_hints(type(section))
-    changes = {}
-    for key, value in values.items():
-        full = f"{path}{key}"
-        if key not in hints:
-            raise UsageError(f"{where}: unknown key {full!r}{_suggest(str(key), list(hints))}")
-        current = getattr(section, key)
-        if dataclasses.is_dataclass(current):
-            if not isinstance(value, Mapping):
-                raise UsageError(f"{where}: {full} is a section and needs keys below it, not {value!r}")
-            changes[key] = _merge(current, value, where, path=f"{full}.")
-        else:
-            changes[key] = _convert(value, hints[key], where, full)
-    return dataclasses.replace(section, **changes)
-
-
-def _convert(value: Any, hint: Any, where: str, full: str) -> Any:
-    """A YAML value as the field's type, or a UsageError that names the key, the value and what is allowed."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is types.UnionType:
-        if value is None and type(None) in arguments:
-            return None
-        (hint,) = (argument for argument in arguments if argument is not type(None))
-        return _convert(value, hint, where, full)
-    if origin is Literal:
-        if isinstance(value, bool):  # YAML reads a bare on/off as a boolean
-            value = "on" if value else "off"
-        if value in arguments:
-            return value
-        raise UsageError(f"{where}: {full} must be one of {', '.join(arguments)}, not {value!r}")
-    if origin is tuple:
-        try:
-            return tuple((float(x), float(y)) for x, y in value)
-        except (TypeError, ValueError) as error:
-            raise UsageError(f"{where}: {full} must be a list of [progress, share] pairs, not {value!r}") from error
-    if hint is float and isinstance(value, (int, float, str)) and not isinstance(value, bool):
-        try:
-            return float(value)  # YAML 1.1 reads 5e-5 as text
-        except ValueError:
-            pass
-    elif isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
-        return value
-    kind = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}[hint]
-    raise UsageError(f"{where}: {full} must be {kind}, not {value!r}")
 
 
 _RANGES: dict[str, tuple[float, float]] = {
@@ -283,6 +234,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "heads.detector_depth": (0, 32),
     "heads.detector_width": (1, 65536),
     "gcd.supervised_weight": (0, 1),
+    "gcd.entropy_weight": (0, 1e6),
     "gcd.student_temperature": (1e-4, 100),
     "gcd.teacher_start": (1e-4, 100),
     "gcd.teacher_end": (1e-4, 100),
@@ -291,6 +243,8 @@ _RANGES: dict[str, tuple[float, float]] = {
     "gcd.labelled_temperature": (1e-4, 100),
     "detector.weight": (0, 1e6),
     "detector.temperature": (1e-4, 100),
+    "detector.entropy_weight": (0, 1e6),
+    "detector.consistency_weight": (0, 1e6),
     "debiased.weight": (0, 1e6),
     "debiased.threshold": (0, 1),
     "schedule.epochs": (0, 10**6),
@@ -315,12 +269,14 @@ def _check(config: Config, where: str) -> None:
         for part in full.split("."):
             value = getattr(value, part)
         if value is not None and not low <= value <= high:
-            raise UsageError(f"{where}: {full} must be between {low:g} and {high:g}, not {value:g}")
+            raise UsageError(f"{where}: {full} must be between {low:g} and {high:g}, not {value}")
     if config.views.size > config.views.resize:
         raise UsageError(
             f"{where}: views.size {config.views.size} is larger than views.resize {config.views.resize}; "
             "a crop cannot be larger than the resized image"
         )
+    if config.debiased.utilisation == ():
+        raise UsageError(f"{where}: debiased.utilisation has no points; give [[0, 0], [1, 0.5]] or the like, or null")
     for x, y in config.debiased.utilisation or ():
         if not (0 <= x <= 1 and 0 <= y <= 1):
             raise UsageError(
@@ -333,16 +289,3 @@ def _check(config: Config, where: str) -> None:
         )
     if switches.auxiliary and not switches.debiased:
         raise UsageError(f"{where}: ablation.auxiliary needs ablation.debiased; set auxiliary: false")
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, tuple) else value
-
-
-def _suggest(name: str, allowed: list[str]) -> str:
-    close = difflib.get_close_matches(name, allowed, n=1)
-    return (
-        f" (did you mean {close[0]!r}?)" if close else f" (allowed: {', '.join(allowed)})" if len(allowed) < 20 else ""
-    )

@@ -15,6 +15,7 @@ from sklearn.base import BaseEstimator
 
 from debgcd import config as configuration
 from debgcd import predict as prediction
+from debgcd.data.decode import Reason
 from debgcd.data.manifest import Manifest, from_arrays, from_paths
 from debgcd.errors import UsageError
 from debgcd.train.categories import Category
@@ -129,25 +130,34 @@ class Discoverer(BaseEstimator):
             given = _listed(X, Path(folder))
             usable = prediction.usable_images(given, None)
             answers = ask(usable)
-        assert answers is not None
-        if usable.skipped:
-            first = usable.skipped[0]
+            assert answers is not None
+            # by file, not by name: one given twice, or by a link, is one row of the manifest but has two answers
+            place = {_file(path): i for i, path in enumerate(usable.paths)}
+            rows = [place.get(_file(path)) for path in (given.paths if _are_arrays(X) else X)]
+        result = np.full((len(X), *answers.shape[1:]), fill, dtype=answers.dtype)
+        for i, row in enumerate(rows):
+            if row is not None:
+                result[i] = answers[row]
+        if None in rows:
+            first = next(entry for entry in usable.skipped if not entry.reason.startswith(Reason.DUPLICATE))
             warnings.warn(
-                f"{len(usable.skipped)} of {len(X)} images cannot be used, e.g. {first.file}: {first.reason}",
+                f"{rows.count(None)} of {len(X)} images cannot be used, e.g. {first.file}: {first.reason}",
                 stacklevel=3,
             )
-        place = {path: i for i, path in enumerate(usable.paths)}
-        paths = given.paths if _are_arrays(X) else [Path(os.path.abspath(os.fspath(path))) for path in X]
-        result = np.full((len(X), *answers.shape[1:]), fill, dtype=answers.dtype)
-        for i, path in enumerate(paths):
-            if path in place:
-                result[i] = answers[place[path]]
         return result
 
 
 def _listed(X: Images, folder: Path, y: Iterable[Any] | None = None) -> Manifest:
     """The images as a manifest; arrays are written to `folder` as PNG, without loss."""
     return from_arrays(list(X), y, folder) if _are_arrays(X) else from_paths(X, y)
+
+
+def _file(path: str | os.PathLike[str]) -> str:
+    """What a path leads to."""
+    try:
+        return os.path.realpath(path)
+    except ValueError:  # a zero byte: no file has such a name
+        return os.path.abspath(path)
 
 
 def _are_arrays(X: Images) -> bool:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,11 +18,31 @@ from debgcd.errors import UsageError
 def write_text(path: Path, text: str) -> None:
     """Replace a file by this text at one instant."""
     beside = path.with_name(f".{path.name}.tmp")
-    with open(beside, "w", encoding="utf-8", newline="", errors="surrogateescape") as file:
+    try:
+        _write_through(beside, text)
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _write_through(path: Path, text: str) -> None:
+    # names are valid UTF-8 by now; should one not be, a mangled name is better than no file
+    with open(path, "w", encoding="utf-8", newline="", errors="backslashreplace") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
-    os.replace(beside, path)
+
+
+def csv_text(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """A table as CSV; None is empty."""
+    table = [["" if value is None else str(value) for value in row] for row in rows]
+    # Python 3.11 leaves a carriage return unquoted, and it would come back as the end of a row.
+    returns = any("\r" in value for row in table for value in row)
+    text = io.StringIO()
+    writer = csv.writer(text, quoting=csv.QUOTE_ALL if returns else csv.QUOTE_MINIMAL, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(table)
+    return text.getvalue()
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -56,7 +78,8 @@ def lock(folder: Path) -> Iterator[None]:
         return
     with open(folder / ".lock", "w") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # not flock: loader workers would inherit it, and hold it for seconds after a kill of the process itself
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise UsageError(f"another process is working on the run in {folder}; wait for it, or stop it") from error
         yield

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from debgcd.data.loader import default_workers
 from debgcd.data.manifest import Manifest, Skipped, scan
+from debgcd.errors import UsageError
 from debgcd.progress import Report, progress
 from debgcd.train.finish import Prediction, prediction_rows
 from debgcd.train.infer import Inference, features, infer
@@ -29,6 +30,9 @@ class Predictions:
 def open_model(folder: Path, cache: Path, backbone: str | None = None) -> Model:
     """The model of a run directory, or a model folder itself."""
     inner = folder / "model"
+    if not inner.is_dir() and not (folder / "config.json").is_file():
+        hint = f"the run has not finished; first: debgcd resume {folder}" if (folder / "config.yaml").is_file() else ""
+        raise UsageError(f"{folder} holds no model: {hint or 'give a finished run, or its model folder'}")
     return load_model(inner if inner.is_dir() else folder, backbone=backbone, cache=cache)
 
 

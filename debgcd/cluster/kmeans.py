@@ -49,8 +49,9 @@ def _start(points: Tensor, label: Tensor, k: int, known: int, generator: torch.G
     centres = torch.empty(k, points.shape[1], dtype=points.dtype, device=points.device)
     nearest = torch.full((len(points),), torch.inf, dtype=points.dtype, device=points.device)  # squared, to any centre
     for i in range(k):
-        if i < known:
-            centres[i] = points[label == i].mean(0)
+        own = label == i
+        if i < known and own.any():
+            centres[i] = points[own].mean(0)
         else:
             # all points alike are a candidate before there is a centre, or where every point lies on one
             chance = nearest.clone() if i else torch.ones_like(nearest)

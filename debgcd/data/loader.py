@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, default_collate
 
 from debgcd.config import ViewsConfig
 from debgcd.data.decode import Unusable, decode
@@ -23,20 +23,21 @@ from debgcd.errors import DataError
 Item = tuple[int, Cuts]
 
 
-class Images(Dataset[Tensor]):
-    """Image files by number; an item gives its views, (V, 3, size, size) uint8."""
+class Images(Dataset[Tensor | str]):
+    """Image files by number; an item gives its views, (V, 3, size, size) uint8, or the reason why it cannot.
+
+    The reason is returned and not raised: what a worker process raises arrives here as the text of a traceback.
+    """
 
     def __init__(self, paths: Sequence[Path], views: ViewsConfig):
         self._paths, self._views = paths, views
 
-    def __getitem__(self, item: Item) -> Tensor:
+    def __getitem__(self, item: Item) -> Tensor | str:
         number, cuts = item
         try:
             image = resize_short_side(decode(self._paths[number], self._views.resize), self._views.resize)
         except Unusable as error:
-            raise DataError(
-                f"{self._paths[number]} could be read when the run began but not now ({error}); put the file back and resume"
-            ) from error
+            return f"{self._paths[number]} could be read when the run began but not now ({error}); put the file back and resume"
         return torch.stack([cut_view(image, cut, self._views.size) for cut in cuts])
 
 
@@ -53,9 +54,18 @@ def load_batches(images: Images, batches: Iterable[list[Item]], workers: int) ->
         batch_sampler=batches,
         num_workers=workers,
         prefetch_factor=2 if workers else None,
+        collate_fn=_together,
         worker_init_fn=_leave_interrupts_to_the_parent,
     )
-    yield from loader
+    for views in loader:
+        if isinstance(views, str):
+            raise DataError(views)
+        yield views
+
+
+def _together(views: list[Tensor | str]) -> Tensor | str:
+    """The views of a batch as one tensor; or the first reason why there is none."""
+    return next((entry for entry in views if isinstance(entry, str)), None) or default_collate(views)
 
 
 def random_items(seed: int, draws: Iterable[Draws]) -> Iterator[list[Item]]:

@@ -1,9 +1,7 @@
 """Manifests: read from any form of input, write, make from Python objects, check for training."""
 
-import csv
 import os
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ from debgcd.data.rows import SPLITS, Manifest, Row, Skipped, assemble, label_tex
 from debgcd.data.scan import scan
 from debgcd.data.sources import COLUMNS, IMAGE_SUFFIXES, read_manifest
 from debgcd.errors import DataError, UsageError
+from debgcd.files import csv_text, write_text
 
 __all__ = [
     "IMAGE_SUFFIXES",
@@ -32,12 +31,12 @@ __all__ = [
 def write_manifest(manifest: Manifest, path: Path) -> None:
     """Write path, label, truth, split, group as CSV, whole or not at all; `read_manifest` reads the same rows back."""
     columns = (manifest.paths, manifest.labels, manifest.truths, manifest.splits, manifest.groups)
-    _write_csv(path, COLUMNS, zip(*columns, strict=True))
+    write_text(path, csv_text(COLUMNS, zip(*columns, strict=True)))
 
 
 def write_skipped(skipped: Iterable[Skipped], path: Path) -> None:
     """Write file, reason as CSV, whole or not at all."""
-    _write_csv(path, ("file", "reason"), ((entry.file, entry.reason) for entry in skipped))
+    write_text(path, csv_text(("file", "reason"), ((entry.file, entry.reason) for entry in skipped)))
 
 
 def from_paths(
@@ -112,28 +111,6 @@ def require_trainable(manifest: Manifest, k: int | None) -> None:
         )
     if k is not None and k > count:
         raise UsageError(f"K is {k} but there are only {count} training images: choose K at most {count}.")
-
-
-def _write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    table = [tuple("" if value is None else str(value) for value in row) for row in rows]
-    # Python 3.11 leaves a carriage return unquoted, and it would come back as the end of a row.
-    returns = any("\r" in value for row in table for value in row)
-    path = Path(path)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        # Names are valid UTF-8 by now; should one not be, a mangled name is better than no file.
-        with open(beside, "w", encoding="utf-8", errors="backslashreplace", newline="") as file:
-            writer = csv.writer(file, quoting=csv.QUOTE_ALL if returns else csv.QUOTE_MINIMAL, lineterminator="\n")
-            writer.writerow(header)
-            writer.writerows(table)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
-    except OSError as error:
-        raise DataError(f"{path} cannot be written ({error.strerror}): check the disk and the permissions.") from error
-    finally:
-        with suppress(OSError):
-            beside.unlink()
 
 
 def _column(name: str, values: Iterable[Any] | None, count: int) -> list[Any]:

@@ -48,7 +48,9 @@ def matched_classes(truth: Ids, predicted: Ids) -> Ids:
     together = np.bincount(predicted * classes + truth, minlength=clusters * classes).reshape(clusters, classes)
     rows, columns = linear_sum_assignment(together, maximize=True)
     matched = np.full(clusters, -1, dtype=np.int64)
-    matched[rows] = columns
+    matched[rows] = np.where(
+        together[:, columns].any(0), columns, -1
+    )  # a class without an image is no class of the truth
     return matched
 
 

@@ -43,10 +43,13 @@ def debiased_unlabelled(
     Both logits: (N, K) cosines of the same rows; s: (N,) novelty, or None when both switches are off. The choice, its
     confidence and s are taken as facts: no gradient flows into them. Divided by all N rows, not by the accepted ones.
     """
-    if len(debiased_logits) != len(logits):
-        raise ValueError(f"debiased_logits have {len(debiased_logits)} rows, logits {len(logits)}")
+    if debiased_logits.shape != logits.shape:
+        raise ValueError(f"debiased_logits have shape {tuple(debiased_logits.shape)}, logits {tuple(logits.shape)}")
     if s is None and (use_certainty or use_consistency):
         raise ValueError("s must be given unless use_certainty and use_consistency are both off")
+    for name, value in (("s", s), ("threshold", threshold)):
+        if isinstance(value, Tensor) and value.ndim and value.shape != logits.shape[:1]:
+            raise ValueError(f"{name} has shape {tuple(value.shape)} for logits of {len(logits)} rows")
     if not len(logits):
         return debiased_logits.sum() * 0.0
     logits = logits.detach()

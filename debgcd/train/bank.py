@@ -144,5 +144,10 @@ def _key(backbone: Backbone, tuned_blocks: int, paths: Sequence[Path], views: Vi
     facts = [FORMAT, backbone.identity.sha256, tuned_blocks, views.resize, views.size, views.bank_views, views.seed]
     digest = hashlib.sha256(json.dumps(facts).encode())
     for path in paths:
-        digest.update(hashlib.sha256(path.read_bytes()).digest())
+        try:
+            digest.update(hashlib.sha256(path.read_bytes()).digest())
+        except OSError as error:
+            raise DataError(
+                f"{path} could be read when the run began but not now ({error.strerror}); put the file back and resume"
+            ) from error
     return digest.hexdigest()[:32]

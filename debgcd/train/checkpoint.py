@@ -17,7 +17,8 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
+from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from debgcd.errors import DataError
@@ -83,8 +84,9 @@ def places(folder: Path) -> list[Path]:
 def write(folder: Path, state: State) -> None:
     """One checkpoint."""
     with new_folder(folder / f"step-{state.step:08d}") as new:
-        save_file({name: value.cpu().contiguous() for name, value in state.tensors.items()}, new / TENSORS)
-        sha256 = hashlib.sha256((new / TENSORS).read_bytes()).hexdigest()
+        content = save_tensors({name: value.cpu().contiguous() for name, value in state.tensors.items()})
+        (new / TENSORS).write_bytes(content)  # not safetensors' own writing: it hides what a full disk says
+        sha256 = hashlib.sha256(content).hexdigest()
         write_json(new / FACTS, {"step": state.step, "sha256": sha256, **state.facts})
 
 
@@ -99,7 +101,7 @@ def read(place: Path) -> State:
         return State(step, load_file(place / TENSORS), facts)
     except FileNotFoundError as error:
         raise DataError(f"the checkpoint {place} lacks {Path(error.filename).name}; {advice}") from error
-    except (ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, NotADirectoryError, SafetensorError) as error:
         raise DataError(f"the checkpoint {place} cannot be read ({error}); {advice}") from error
 
 

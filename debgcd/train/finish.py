@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from debgcd.errors import DataError
-from debgcd.files import write_json, write_text
+from debgcd.files import csv_text, write_json, write_text
 from debgcd.train.categories import Category, categories
 from debgcd.train.infer import TOP, Inference, infer
 from debgcd.train.model_folder import read_categories, save_model, views_label
@@ -49,11 +48,7 @@ def prediction_rows(paths: Sequence[Path], inference: Inference, categories: Seq
 
 def predictions_csv(rows: Sequence[Prediction]) -> str:
     """The rows as CSV, with true/false and six decimals."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    writer.writerows([_cell(row[name]) for name in COLUMNS] for row in rows)
-    return text.getvalue()
+    return csv_text(COLUMNS, ([_cell(row[name]) for name in COLUMNS] for row in rows))
 
 
 def read_predictions(run: Run) -> tuple[list[Prediction], list[Category]]:

@@ -36,10 +36,10 @@ def infer(
     network: Network, method: Method, tokens: Iterable[Tensor], heads: Iterable[str] = ("detector",)
 ) -> Inference:
     """Categories of the images whose tokens these are; `heads` names what to run beside the GCD classifier."""
-    heads = {"classifier", *heads}
+    asked = {"classifier", *heads} & set(network.heads)
     top, probability, scores, debiased = [], [], [], []
     for batch in tokens:
-        output = network.from_tokens(batch, heads)
+        output = network.from_tokens(batch, asked)
         assert output.logits is not None
         p = method.assign(output.logits)
         best = p.topk(min(TOP, p.shape[1]), dim=1)
@@ -52,8 +52,8 @@ def infer(
     return Inference(
         top=_join(top, np.int64).reshape(-1, top[0].shape[1] if top else TOP),
         probability=_join(probability, np.float32).reshape(-1, top[0].shape[1] if top else TOP),
-        novelty=_join(scores, np.float32) if scores else None,
-        debiased=_join(debiased, np.int64) if debiased else None,
+        novelty=_join(scores, np.float32) if "detector" in asked else None,
+        debiased=_join(debiased, np.int64) if "debiased" in asked else None,
     )
 
 

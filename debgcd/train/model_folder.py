@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from debgcd import config as configuration
 from debgcd.config import Config
-from debgcd.errors import DataError
+from debgcd.errors import DataError, UsageError
 from debgcd.files import new_folder, write_json, write_text
 from debgcd.methods import Method, create
 from debgcd.model.load import load_backbone
@@ -38,8 +40,10 @@ def save_model(folder: Path, tensors: dict[str, Tensor], config: Config, categor
     """Write the folder at one instant; the same training gives the same model.safetensors, byte for byte."""
     known = sum(category.known for category in categories)
     with new_folder(folder) as new:
-        save_file({name: value.cpu().contiguous() for name, value in tensors.items()}, new / "model.safetensors")
-        write_json(new / "config.json", {"format": FORMAT, "known": known, "config": configuration.to_dict(config)})
+        content = save_tensors({name: value.cpu().contiguous() for name, value in tensors.items()})
+        (new / "model.safetensors").write_bytes(content)  # not safetensors' own writing: it hides what a full disk says
+        facts = {"format": FORMAT, "known": known, "sha256": hashlib.sha256(content).hexdigest()}
+        write_json(new / "config.json", {**facts, "config": configuration.to_dict(config)})
         write_json(new / "categories.json", [category.to_json() for category in categories])
         write_text(new / "README.md", _card(config, categories))
 
@@ -49,13 +53,18 @@ def load_model(folder: Path, *, backbone: str | None, cache: Path, device: str =
     try:
         facts = json.loads((folder / "config.json").read_text("utf-8"))
         categories = read_categories(folder)
-        tensors = load_file(folder / "model.safetensors")
+        content = (folder / "model.safetensors").read_bytes()
+        if hashlib.sha256(content).hexdigest() != facts["sha256"]:
+            raise ValueError("the sha256 of model.safetensors does not match")
+        tensors = load_tensors(content)
         config = configuration.override(Config(), facts["config"], where=str(folder / "config.json"))
+        if config.k != len(categories) or None in (config.backbone.name, config.backbone.tuned_blocks):
+            raise ValueError("config.json and categories.json are not of one model")
     except FileNotFoundError as error:
         raise DataError(
             f"{folder} holds no model: {Path(error.filename).name} is missing; has the run finished?"
         ) from error
-    except (ValueError, KeyError, TypeError, SafetensorError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, UsageError, SafetensorError) as error:
         raise DataError(f"the model in {folder} cannot be read ({error}); restore it or train again") from error
     known = sum(category.known for category in categories)
     method = create(config, known)

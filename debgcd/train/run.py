@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from debgcd import config as configuration
 from debgcd.config import Config
 from debgcd.data.manifest import Manifest, read_manifest, write_manifest, write_skipped
-from debgcd.errors import UsageError
+from debgcd.errors import DataError, UsageError
 from debgcd.files import write_json, write_text
 
 
@@ -76,7 +76,10 @@ def open_run(folder: Path) -> Run:
     """An existing run directory."""
     if not (folder / "config.yaml").is_file():
         raise UsageError(f"{folder} is not a run directory: it has no config.yaml; start one with debgcd train")
-    return Run(folder, configuration.load(folder / "config.yaml"), read_manifest(folder / "manifest.csv"))
+    config = configuration.load(folder / "config.yaml")
+    if None in (config.k, config.backbone.name, config.backbone.tuned_blocks):
+        raise DataError(f"{folder / 'config.yaml'} is not complete, as a run writes it; restore it or train again")
+    return Run(folder, config, read_manifest(folder / "manifest.csv"))
 
 
 def environment() -> dict[str, str]:

@@ -50,6 +50,7 @@ def require_ready(manifest: Manifest, config: Config) -> None:
     if config.k is None:
         raise UsageError("how many categories are there in all, known and new? Say it with --k, e.g. --k 20")
     require_method(config.method)
+    pick_device(config.run.device)
     require_trainable(manifest, config.k)
 
 

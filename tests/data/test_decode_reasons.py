@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
+import pillow_heif
 import pytest
 from PIL import Image, ImageFile
 
@@ -59,7 +60,7 @@ def test_float_tiff_without_a_finite_value(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM", "AVIF", "HEIF"])
 def test_truncated(tmp_path: Path, kind: str, source: np.ndarray, share: float) -> None:
     if kind == "HEIF":
-        pytest.importorskip("pillow_heif").register_heif_opener()
+        pillow_heif.register_heif_opener()
     Image.fromarray(source).save(tmp_path / "whole", kind)
     data = (tmp_path / "whole").read_bytes()
     (tmp_path / "x.jpg").write_bytes(data[: int(len(data) * share)])

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
@@ -258,8 +260,6 @@ def test_csv_with_a_row_twice(tmp_path: Path) -> None:
 
 
 def test_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pyarrow = pytest.importorskip("pyarrow")
-    pq = pytest.importorskip("pyarrow.parquet")
     columns = {"path": ["a.jpg", "b.jpg", "c.jpg"], "label": [7, None, -1], "truth": [None, "x", ""]}
     pq.write_table(pyarrow.table({**columns, "__index_level_0__": [4, 5, 6]}), tmp_path / "m.parquet")
     manifest = read_manifest(tmp_path / "m.parquet")

@@ -1,0 +1,77 @@
+"""Laying plain data over a tree of frozen dataclasses: unknown keys and wrong types are errors that help."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeVar
+
+from debgcd.errors import UsageError
+
+Tree = TypeVar("Tree")
+
+
+def merge(section: Tree, values: Mapping[str, Any], where: str, path: str = "") -> Tree:
+    """The dataclass with the fields that `values` names replaced; `where` names their origin in an error."""
+    hints = typing.get_type_hints(type(section))
+    changes = {}
+    for key, value in values.items():
+        full = f"{path}{key}"
+        if key not in hints:
+            raise UsageError(f"{where}: unknown key {full!r}{suggest(str(key), list(hints))}")
+        current = getattr(section, key)
+        if dataclasses.is_dataclass(current):
+            if not isinstance(value, Mapping):
+                raise UsageError(f"{where}: {full} is a section and needs keys below it, not {value!r}")
+            changes[key] = merge(current, value, where, path=f"{full}.")
+        else:
+            changes[key] = _convert(value, hints[key], where, full)
+    return dataclasses.replace(section, **changes)  # type: ignore[type-var]
+
+
+def _convert(value: Any, hint: Any, where: str, full: str) -> Any:
+    """A YAML value as the field's type, or a UsageError that names the key, the value and what is allowed."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is types.UnionType:
+        if value is None and type(None) in arguments:
+            return None
+        (hint,) = (argument for argument in arguments if argument is not type(None))
+        return _convert(value, hint, where, full)
+    if origin is Literal:
+        if isinstance(value, bool):  # YAML reads a bare on/off as a boolean
+            value = "on" if value else "off"
+        if value in arguments:
+            return value
+        raise UsageError(f"{where}: {full} must be one of {', '.join(arguments)}, not {value!r}")
+    if origin is tuple:
+        try:
+            return tuple((float(x), float(y)) for x, y in value)
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"{where}: {full} must be a list of [progress, share] pairs, not {value!r}") from error
+    if hint is float and isinstance(value, (int, float, str)) and not isinstance(value, bool):
+        try:
+            return float(value)  # YAML 1.1 reads 5e-5 as text
+        except (ValueError, OverflowError):
+            pass
+    elif isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
+        return value
+    kind = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}[hint]
+    raise UsageError(f"{where}: {full} must be {kind}, not {value!r}")
+
+
+def plain(value: Any) -> Any:
+    """Tuples as lists, all the way down: what YAML and JSON can write."""
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, tuple) else value
+
+
+def suggest(name: str, allowed: Sequence[str]) -> str:
+    """ " (did you mean ...?)" for a misspelt name, or the list of what is allowed where that is short."""
+    close = difflib.get_close_matches(name, allowed, n=1)
+    return (
+        f" (did you mean {close[0]!r}?)" if close else f" (allowed: {', '.join(allowed)})" if len(allowed) < 20 else ""
+    )

@@ -1,0 +1,165 @@
+"""What all tests share: one thread, a cache of their own, a handful of images, and the command line in-process."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+COLOURS = {"cat": (210, 60, 50), "dog": (60, 190, 70), "owl": (60, 80, 210)}  # owl: no label names it
+
+# twelve steps of eight images: half a second
+FAST = {
+    "views.size": 32,
+    "views.resize": 36,
+    "views.bank_views": 3,
+    "heads.hidden": 16,
+    "heads.projection_width": 8,
+    "heads.detector_width": 8,
+    "schedule.batch": 8,
+    "schedule.steps": 12,
+    "run.checkpoint_every": 3,
+}
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _quiet_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """One thread, because small models wait for each other on a busy machine; and never the user's own cache."""
+    import torch
+
+    torch.set_num_threads(1)
+    before = {name: os.environ.get(name) for name in ("DEBGCD_CACHE", "OMP_NUM_THREADS")}
+    os.environ["DEBGCD_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+    os.environ["OMP_NUM_THREADS"] = "1"  # for subprocesses
+    yield
+    for name, value in before.items():
+        if value is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = value
+
+
+def draw(path: Path, kind: str, seed: int) -> Path:
+    """A small noisy image in the colour of its kind."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    noise = np.random.default_rng(seed).normal(0, 25, (24, 24, 3))
+    Image.fromarray(np.clip(COLOURS[kind] + noise, 0, 255).astype(np.uint8)).save(path)
+    return path
+
+
+def _make_folder(folder: Path) -> Path:
+    for i in range(10):
+        kind = ("cat", "dog")[i % 2]
+        draw(folder / "labelled" / kind / f"{i:02d}.png", kind, seed=i)
+    for i, kind in enumerate(["cat", "dog"] * 3 + ["owl"] * 8, 10):
+        draw(folder / "unlabelled" / f"{i:02d}.png", kind, seed=i)
+    return folder
+
+
+def _make_csv(folder: Path) -> Path:
+    table = folder.parent / "tiny.csv"
+    rows = []
+    for path in sorted((folder / "labelled").rglob("*.png")):
+        rows.append([path, path.parent.name, path.parent.name, "train"])
+    for path in sorted((folder / "unlabelled").glob("*.png")):
+        i = int(path.stem)
+        rows.append([path, "", ("cat", "dog")[i % 2] if i < 16 else "owl", "train"])
+    for i, kind in enumerate(["cat", "dog", "owl"] * 2, 24):
+        rows.append([draw(folder.parent / "held-out" / f"{i}.png", kind, seed=i), "", kind, "test"])
+    with open(table, "w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([["path", "label", "truth", "split"], *rows])
+    return table
+
+
+@pytest.fixture
+def tiny_folder(tmp_path: Path) -> Path:
+    """labelled/{cat,dog}/ with 5 images each and unlabelled/ with 14: 3 cats, 3 dogs, 8 owls. A test may change it."""
+    return _make_folder(tmp_path / "tiny")
+
+
+@pytest.fixture
+def tiny_manifest_csv(tiny_folder: Path) -> Path:
+    """The same images as a CSV with the truth of each, and six more of the test split."""
+    return _make_csv(tiny_folder)
+
+
+@pytest.fixture(scope="session")
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As tiny_folder, one for all tests: not to be changed."""
+    return _make_folder(tmp_path_factory.mktemp("shared") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def shared_csv(shared_folder: Path) -> Path:
+    """As tiny_manifest_csv, one for all tests: not to be changed."""
+    return _make_csv(shared_folder)
+
+
+@dataclass(frozen=True)
+class Said:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def complaint(self) -> str:
+        """The one line that says what is wrong; a traceback, a second line or none at all fails the test."""
+        assert "Traceback" not in self.out + self.err
+        progress = ("preset: ", "backbone: ", "view bank: ", "reading images: ", "computing views: ", "training: ")
+        lines = [line for line in self.err.splitlines() if not line.startswith(progress) and "says why" not in line]
+        assert len(lines) == 1, f"one line was expected, not {lines}"
+        assert lines[0].startswith("debgcd: ")
+        return lines[0]
+
+
+Command = Callable[..., Said]
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Command:
+    """`debgcd ...` in this process: command("check", path, "--k", 3)."""
+
+    def call(*arguments: object) -> Said:
+        from debgcd.cli import main
+
+        capsys.readouterr()
+        try:
+            code = main([str(argument) for argument in arguments])
+        except SystemExit as stop:  # argparse
+            code = int(stop.code or 0)
+        out, err = capsys.readouterr()
+        return Said(code, out, err)
+
+    return call
+
+
+def train_arguments(source: Path, run: Path, *more: object, **settings: object) -> list[str]:
+    """`debgcd train` of a few fast steps; a setting is named with __ for the dot: schedule__steps=6."""
+    changed = {name.replace("__", "."): value for name, value in settings.items()}
+    sets = [word for name, value in {**FAST, **changed}.items() for word in ("--set", f"{name}={value}")]
+    fixed = ["train", source, "-o", run, "--k", 3, "--preset", "small", "--backbone", "lite0", "--workers", 0]
+    return [str(word) for word in [*fixed, "--bank", "off", *sets, *more]]
+
+
+@pytest.fixture
+def train(command: Command) -> Command:
+    """`debgcd train` of a few fast steps in this process: train(source, run, "--bank", "on", schedule__steps=6)."""
+
+    def call(source: Path, run: Path, *more: object, **settings: object) -> Said:
+        return command(*train_arguments(source, run, *more, **settings))
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def arguments() -> Callable[..., list[str]]:
+    """The arguments that `train` gives to the command line, for tests that start it in another process."""
+    return train_arguments

@@ -1,0 +1,284 @@
+"""DebGCD: the total loss against the slow forms, every ablation, and SimGCD as its limit."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import oracles
+import pytest
+import torch
+from little import K, KNOWN, TOKENS, WIDTH, config, made, random_labels, random_output
+from torch import Tensor
+
+from debgcd.config import Config
+from debgcd.methods import create
+from debgcd.methods.protocol import Loss
+from debgcd.model.network import Network, Output
+from debgcd.train.loop import Length, set_learning_rate, sgd
+
+ABLATIONS = {
+    1: {"debiased": False, "auxiliary": False, "detector": False, "guidance": False},
+    2: {"debiased": True, "auxiliary": False, "detector": False, "guidance": False},
+    3: {"debiased": True, "auxiliary": True, "detector": False, "guidance": False},
+    4: {"debiased": False, "auxiliary": False, "detector": True, "guidance": False},
+    5: {"debiased": True, "auxiliary": True, "detector": True, "guidance": False},
+    6: {"debiased": True, "auxiliary": True, "detector": True, "guidance": True},
+}
+
+
+def asked(output: Output, chosen: Config) -> Output:
+    """Only the heads that the ablation has."""
+    switches = chosen.ablation
+    debiased = output.debiased if switches.debiased and switches.auxiliary else None
+    detector = output.detector if switches.detector else None
+    return Output(output.feature, output.logits, output.projection, debiased, detector)
+
+
+def expected_total(output: Output, label: list[int], progress: float, row: int, released: bool = False) -> float:
+    """Eq. 14 from the slow forms and the paper's numbers; the preset `released` where the public code differs."""
+    switches = ABLATIONS[row]
+    both = label + label
+    labelled = [i for i, y in enumerate(both) if y >= 0]
+    free = [i for i, y in enumerate(both) if y < 0]
+    y, y_once = [both[i] for i in labelled], [y for y in label if y >= 0]
+
+    def rows(tensor: Tensor, which: list[int]) -> list:
+        return [tensor[i].tolist() for i in which]
+
+    warmed_up = min(1.0, progress / 0.15)
+    teacher = 0.07 - 0.03 * warmed_up if released else 0.04 + 0.03 * (1 + math.cos(math.pi * warmed_up)) / 2
+    logits, z = output.logits.tolist(), output.projection.tolist()
+    unsupervised = oracles.self_distillation(logits, teacher, 0.1) - 1.0 * oracles.mean_entropy(logits, 0.1)
+    total = 0.65 * unsupervised + 0.35 * oracles.supervised(rows(output.logits, labelled), y, 0.1)
+    total += 0.65 * oracles.info_nce(z, 1.0)
+    total += 0.35 * oracles.supervised_contrastive(rows(output.projection, labelled), y_once, 0.07)
+    if switches["detector"]:
+        entropy = oracles.one_vs_all_entropy(rows(output.detector, free))
+        detection = oracles.one_vs_all_labelled(rows(output.detector, labelled), y)
+        detection += 0.1 * entropy / KNOWN if released else entropy
+        if released:
+            detection += oracles.one_vs_all_consistency(rows(output.detector, free))
+        total += 0.01 * detection
+    if switches["debiased"]:
+        student = output.debiased if switches["auxiliary"] else output.logits
+        guided = switches["guidance"]
+        total += 1.0 * oracles.supervised(rows(student, labelled), y, 0.1)
+        total += 1.0 * oracles.debiased_unlabelled(
+            rows(student, free),
+            rows(output.logits, free),
+            oracles.novelty(rows(output.detector, free)) if guided else None,
+            KNOWN,
+            0.85,
+            0.1,
+            use_certainty=guided,
+            use_consistency=guided and not released,
+        )
+    return total
+
+
+@pytest.mark.parametrize("progress", [0.0, 0.1, 0.7])
+@pytest.mark.parametrize("row", ABLATIONS)
+def test_the_total_is_the_weighted_sum_of_the_slow_forms(row: int, progress: float) -> None:
+    chosen = config(ablation=ABLATIONS[row])
+    for seed in range(3):
+        output, label = random_output(12, seed), random_labels(12, seed)
+        loss = create(chosen, KNOWN).loss(asked(output, chosen), label, progress)
+        expected = expected_total(output, label.tolist(), progress, row)
+        assert loss.total.item() == pytest.approx(expected, rel=1e-10)
+
+
+@pytest.mark.parametrize("progress", [0.05, 0.7])
+def test_the_total_of_the_public_code(progress: float) -> None:
+    output, label = random_output(12), random_labels(12)
+    loss = create(config("released"), KNOWN).loss(output, label, progress)
+    assert loss.total.item() == pytest.approx(
+        expected_total(output, label.tolist(), progress, row=6, released=True), rel=1e-10
+    )
+
+
+@pytest.mark.parametrize(
+    ("switches", "terms"),
+    [
+        ({"labelled": True, "unlabelled": False}, ["debiased_labelled"]),
+        ({"labelled": False, "unlabelled": True}, ["debiased_unlabelled"]),
+        ({"labelled": True, "unlabelled": True}, ["debiased_labelled", "debiased_unlabelled"]),
+    ],
+)
+def test_the_rows_of_the_loss_table_leave_out_their_part(switches: dict[str, bool], terms: list[str]) -> None:
+    output, label = random_output(12), random_labels(12)
+    without = create(config(debiased={"weight": 0.0}), KNOWN).loss(output, label, 0.5)
+    loss = create(config(ablation=switches), KNOWN).loss(output, label, 0.5)
+    rest = sum(float(loss.terms[name]) for name in terms)
+    assert rest > 0
+    assert loss.total.item() == pytest.approx(without.total.item() + rest, rel=1e-10)
+
+
+def test_weights_scale_their_part() -> None:
+    output, label = random_output(12), random_labels(12)
+
+    def total(**values: Any) -> float:
+        return create(config(**values), KNOWN).loss(output, label, 0.5).total.item()
+
+    base = total(detector={"weight": 0.0}, debiased={"weight": 0.0})
+    for name in ("detector", "debiased"):
+        other = "debiased" if name == "detector" else "detector"
+        one = total(**{name: {"weight": 1.0}, other: {"weight": 0.0}}) - base
+        three = total(**{name: {"weight": 3.0}, other: {"weight": 0.0}}) - base
+        assert abs(one) > 1e-3
+        assert three == pytest.approx(3 * one)
+
+
+def test_the_debiased_loss_teaches_neither_gcd_classifier_nor_detector() -> None:
+    """Choice, confidence and novelty are facts to it: their gradients are those of the run without it."""
+
+    def gradients(row: int) -> dict[str, Tensor]:
+        output, chosen = random_output(12), config(ablation=ABLATIONS[row])
+        create(chosen, KNOWN).loss(asked(output, chosen), random_labels(12), 0.5).total.backward()
+        return {name: getattr(output, name).grad for name in ("logits", "detector", "debiased", "projection")}
+
+    without, guided = gradients(4), gradients(6)
+    assert torch.equal(guided["logits"], without["logits"])
+    assert torch.equal(guided["detector"], without["detector"])
+    assert without["debiased"] is None
+    assert guided["debiased"].abs().sum() > 0
+    assert not torch.equal(gradients(2)["logits"], gradients(1)["logits"])  # row 2 does teach the GCD classifier
+
+
+def test_the_detectors_loss_reaches_the_tail() -> None:
+    network, method = made(config(detector={"weight": 1.0}, ablation=ABLATIONS[4]))
+    tokens, label = torch.randn(16, TOKENS, generator=torch.Generator().manual_seed(0)), random_labels(8)
+    gradients = []
+    for weight in (1.0, 0.0):
+        method = create(config(detector={"weight": weight}, ablation=ABLATIONS[4]), KNOWN)
+        network.zero_grad()
+        method.loss(network.from_tokens(tokens, set(network.heads)), label, 0.5).total.backward()
+        gradients.append(network.backbone.tuned[0].weight.grad.clone())
+    assert not torch.allclose(*gradients)
+
+
+# SimGCD is DebGCD with two weights of zero.
+
+
+def trained(chosen: Config, steps: int = 6) -> tuple[Network, list[float]]:
+    """A few steps with the program's own optimiser."""
+    network, method = made(chosen)
+    optimiser, long = sgd(network, chosen.schedule), Length(8, 2, steps)
+    totals = []
+    for step in range(steps):
+        set_learning_rate(optimiser, chosen.schedule, long, step)
+        tokens = torch.randn(16, TOKENS, generator=torch.Generator().manual_seed(100 + step))
+        loss = method.loss(network.from_tokens(tokens, set(network.heads)), random_labels(8, step), step / steps)
+        optimiser.zero_grad()
+        loss.total.backward()
+        optimiser.step()
+        totals.append(loss.total.item())
+    return network, totals
+
+
+def shared(network: Network) -> dict[str, Tensor]:
+    return {n: v for n, v in network.state().items() if not n.startswith(("heads.debiased", "heads.detector"))}
+
+
+def test_without_its_two_losses_debgcd_is_simgcd_bit_for_bit() -> None:
+    schedule = {"lr": 1.0}
+    simple, totals = trained(config(method="simgcd", schedule=schedule))
+    zero = {"detector": {"weight": 0.0}, "debiased": {"weight": 0.0}}
+    for same in (config(schedule=schedule, **zero), config(schedule=schedule, ablation=ABLATIONS[1])):
+        network, others = trained(same)
+        assert others == totals
+        assert shared(network).keys() == shared(simple).keys()
+        for name, value in shared(network).items():
+            assert torch.equal(value, shared(simple)[name]), name
+    start, _ = made(config(method="simgcd"))
+    assert not torch.equal(start.state()["tail.0.weight"], simple.state()["tail.0.weight"])  # something was learned
+    other, _ = trained(config(schedule=schedule))
+    assert not torch.equal(other.state()["tail.0.weight"], simple.state()["tail.0.weight"])
+
+
+# Which rows are used.
+
+
+def used(chosen: Config, output: Output, label: Tensor, progress: float = 0.5) -> Tensor:
+    marks = create(chosen, KNOWN).loss(asked(output, chosen), label, progress).used
+    assert marks is not None and marks.dtype == torch.bool and marks.shape == (len(output.logits),)
+    return marks
+
+
+@pytest.mark.parametrize("row", [2, 3, 5, 6])
+def test_used_marks_the_unlabelled_rows_that_pass(row: int) -> None:
+    output, label = random_output(40), random_labels(40)
+    marks = used(config(ablation=ABLATIONS[row]), output, label).tolist()
+    s = oracles.novelty(output.detector.tolist())
+    for i, y in enumerate((label.tolist()) * 2):
+        p = oracles.softmax(output.logits[i].tolist(), 0.1)
+        choice = oracles.first_argmax(p)
+        expected = y < 0 and p[choice] > 0.85
+        if ABLATIONS[row]["guidance"]:
+            expected = expected and oracles.consistent([choice], [s[i]], KNOWN)[0]
+        assert marks[i] == expected
+    assert 0 < sum(marks) < 40
+
+
+@pytest.mark.parametrize(("progress", "share"), [(0.0, 0.0), (0.25, 0.2), (0.5, 0.4), (0.75, 0.45), (1.0, 0.5)])
+def test_a_utilisation_curve_lets_its_share_through(progress: float, share: float) -> None:
+    """Whatever the confidences are; half of the 200 images are unlabelled, so there are 200 rows to choose from."""
+    curve = {"utilisation": [[0, 0], [0.5, 0.4], [1, 0.5]], "consistency": False}
+    label = random_labels(200)
+    free = (label < 0).repeat(2)
+    for sharpness in (0.1, 1.0):
+        output = random_output(200)
+        output = Output(output.feature, output.logits * sharpness, output.projection, output.debiased, output.detector)
+        marks = used(config(debiased=curve), output, label, progress)
+        assert not marks[~free].any()
+        assert abs(float(marks[free].double().mean()) - share) <= 1 / 200
+        confidence = (output.logits / 0.1).softmax(1).amax(1)[free]
+        if 0 < share:
+            assert confidence[marks[free]].min() > confidence[~marks[free]].max()  # the surest ones
+
+
+def test_a_utilisation_curve_replaces_the_threshold_in_the_loss_too() -> None:
+    output, label = random_output(30), random_labels(30)
+    shut = create(config(debiased={"utilisation": [[0, 0]]}), KNOWN).loss(output, label, 0.5)
+    assert float(shut.terms["debiased_unlabelled"]) == 0
+    half = create(config(debiased={"utilisation": [[0, 0.5]]}), KNOWN).loss(output, label, 0.5)
+    assert float(half.terms["debiased_unlabelled"]) > 0
+
+
+# Batches of one kind.
+
+
+@pytest.mark.parametrize("preset", ["paper", "released", "small"])
+@pytest.mark.parametrize("kind", ["none labelled", "all labelled", "one image", "one labelled image"])
+def test_batches_of_one_kind_are_finite(preset: str, kind: str) -> None:
+    label = {
+        "none labelled": torch.full((6,), -1),
+        "all labelled": torch.arange(6) % KNOWN,
+        "one image": torch.tensor([-1]),
+        "one labelled image": torch.tensor([1]),
+    }[kind]
+    network, method = made(config(preset))
+    tokens = torch.randn(2 * len(label), TOKENS, generator=torch.Generator().manual_seed(0))
+    loss: Loss = method.loss(network.from_tokens(tokens, set(network.heads)), label, 0.5)
+    loss.total.backward()
+    assert loss.total.isfinite()
+    for name, parameter in [*network.heads.named_parameters(), *network.backbone.tuned.named_parameters()]:
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all(), name
+    assert loss.used is not None
+    assert not loss.used[(label >= 0).repeat(2)].any()
+
+
+def test_heads_of_the_ablations() -> None:
+    expected = {
+        1: set(),
+        2: set(),
+        3: {"debiased"},
+        4: {"detector"},
+        5: {"debiased", "detector"},
+        6: {"debiased", "detector"},
+    }
+    for row, extra in expected.items():
+        heads = create(config(ablation=ABLATIONS[row]), KNOWN).heads(WIDTH)
+        assert set(heads) == {"classifier", "projection"} | extra
+        assert heads["classifier"].weight.shape == (K, WIDTH)

@@ -1,0 +1,164 @@
+"""Heads: shapes, unit rows, initial values, and a start that depends on seed and name alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from debgcd.config import Config
+from debgcd.methods import create
+from debgcd.model.heads import Centres, Detector, Projection, Prototypes, reset_heads
+
+WIDTH, K, KNOWN = 768, 200, 100  # ViT-B and CUB
+
+
+@pytest.fixture(scope="module")
+def heads() -> nn.ModuleDict:
+    """The heads of DebGCD with the paper's settings."""
+    found = create(Config(k=K), KNOWN).heads(WIDTH)
+    reset_heads(found, seed=0)
+    return found
+
+
+def features(rows: int, width: int = WIDTH) -> Tensor:
+    return 3 * torch.randn(rows, width, generator=torch.Generator().manual_seed(0)) + 1
+
+
+def sizes(projection: Projection) -> list[tuple[int, int]]:
+    return [(layer.in_features, layer.out_features) for layer in projection.layers]
+
+
+def test_shapes_of_the_paper(heads: nn.ModuleDict) -> None:
+    assert list(heads) == ["classifier", "projection", "debiased", "detector"]
+    assert sizes(heads["projection"]) == [(768, 2048), (2048, 2048), (2048, 256)]
+    rho = heads["detector"].projection
+    assert sizes(rho) == [(768, 2048), (2048, 2048), (2048, 2048), (2048, 2048), (2048, 256)]
+    assert heads["classifier"].weight.shape == heads["debiased"].weight.shape == (K, WIDTH)
+    assert heads["detector"].prototypes.weight.shape == (2 * KNOWN, 256)
+    assert {name for name, _ in heads["classifier"].named_parameters()} == {"weight"}  # no bias
+    assert heads["detector"].temperature == 0.1
+
+
+def test_outputs(heads: nn.ModuleDict) -> None:
+    x = features(5)
+    with torch.no_grad():
+        outputs = {name: head(x) for name, head in heads.items()}
+    shapes = {name: tuple(output.shape) for name, output in outputs.items()}
+    assert shapes == {"classifier": (5, K), "projection": (5, 256), "debiased": (5, K), "detector": (5, KNOWN, 2)}
+    torch.testing.assert_close(outputs["projection"].norm(dim=1), torch.ones(5))
+
+
+def test_classifiers_say_cosines(heads: nn.ModuleDict) -> None:
+    x, weight = features(4), heads["classifier"].weight.detach()
+    logits = heads["classifier"](x).detach()
+    for i in range(4):
+        for k in (0, 7, K - 1):
+            cosine = (x[i] @ weight[k]) / (x[i].norm() * weight[k].norm())
+            assert abs(float(logits[i, k] - cosine)) < 1e-5
+    torch.testing.assert_close(heads["classifier"](9 * x).detach(), logits, rtol=1e-4, atol=1e-5)
+    scaled = Prototypes(WIDTH, K)
+    with torch.no_grad():
+        scaled.weight.copy_(weight * torch.rand(K, 1, generator=torch.Generator().manual_seed(1)).add(0.1))
+    torch.testing.assert_close(scaled(x).detach(), logits, rtol=1e-4, atol=1e-5)
+
+
+def test_a_projection_is_its_layers_with_gelu_between() -> None:
+    projection = Projection(6, 9, 4, 3)
+    projection.reset(torch.Generator().manual_seed(0))
+    x = features(5, 6)
+    for layer in projection.layers:
+        nn.init.normal_(layer.bias)
+    first, second, third = projection.layers
+    gelu = nn.GELU()
+    expected = third(gelu(second(gelu(first(x)))))
+    torch.testing.assert_close(projection(x), expected / expected.norm(dim=1, keepdim=True))
+
+
+def test_a_detector_is_projection_and_pairs_of_cosines_over_the_temperature() -> None:
+    detector = Detector(6, 9, 4, 2, known=3, temperature=0.05)
+    detector.reset(torch.Generator().manual_seed(0))
+    x = features(5, 6)
+    scores = detector(x)
+    z, weight = detector.projection(x), normalize(detector.prototypes.weight, dim=1)
+    for k in range(3):
+        for channel in range(2):
+            torch.testing.assert_close(scores[:, k, channel], z @ weight[2 * k + channel] / 0.05)
+
+
+@pytest.mark.parametrize("depth", [0, 1, 3, 7])
+def test_detectors_of_any_depth(depth: int) -> None:
+    """The appendix' table of depths; 0 is the classifiers' own feature space."""
+    detector = Detector(6, 9, 4, depth, known=3, temperature=0.1)
+    detector.reset(torch.Generator().manual_seed(0))
+    assert len(detector.projection.layers) == depth
+    assert detector.prototypes.weight.shape == (6, 4 if depth else 6)
+    x = features(5, 6)
+    assert detector(x).shape == (5, 3, 2)
+    torch.testing.assert_close(detector.projection(x).norm(dim=1), torch.ones(5))
+    if depth == 0:
+        torch.testing.assert_close(detector.projection(x), normalize(x, dim=1))
+
+
+def test_initial_values(heads: nn.ModuleDict) -> None:
+    """MLPs: normal with deviation 0.02, cut at ±2 as torch's default, zero bias; prototypes: uniform within 1/√width."""
+    for projection in (heads["projection"], heads["detector"].projection):
+        for layer in projection.layers:
+            weight = layer.weight.detach()
+            assert abs(float(weight.mean())) < 5 * 0.02 / weight.numel() ** 0.5
+            assert abs(float(weight.std()) / 0.02 - 1) < 0.01
+            assert abs(float((weight.abs() < 0.02).float().mean()) - 0.6827) < 0.005  # normal, not uniform
+            assert float(weight.abs().max()) > 4 * 0.02
+            assert not layer.bias.any()
+    for prototypes in (heads["classifier"], heads["debiased"], heads["detector"].prototypes):
+        weight, bound = prototypes.weight.detach(), prototypes.weight.shape[1] ** -0.5
+        assert 0.99 * bound < float(weight.abs().max()) <= bound
+        assert abs(float(weight.std()) / (bound / 3**0.5) - 1) < 0.01
+
+
+def test_two_heads_of_one_shape_start_unlike(heads: nn.ModuleDict) -> None:
+    assert not torch.equal(heads["classifier"].weight, heads["debiased"].weight)
+
+
+def test_a_heads_start_depends_on_seed_and_name_alone() -> None:
+    """So that methods and ablations that share a head begin with the same one."""
+
+    def start(seed: int, names: list[str]) -> dict[str, Tensor]:
+        made = {
+            "classifier": lambda: Prototypes(6, 4),
+            "projection": lambda: Projection(6, 5, 3, 2),
+            "debiased": lambda: Prototypes(6, 4),
+            "detector": lambda: Detector(6, 5, 3, 2, 2, 0.1),
+        }
+        found = nn.ModuleDict({name: made[name]() for name in names})
+        torch.manual_seed(torch.initial_seed() + 1)  # the global generator has no say
+        reset_heads(found, seed)
+        return {name: value.clone() for name, value in found.state_dict().items()}
+
+    everything = start(3, ["classifier", "projection", "debiased", "detector"])
+    for names in (["classifier"], ["projection", "classifier"], ["detector", "debiased"]):
+        for name, value in start(3, names).items():
+            assert torch.equal(value, everything[name]), name
+    other = start(4, ["classifier", "projection", "debiased", "detector"])
+    assert not any(
+        torch.equal(value, everything[name]) for name, value in other.items() if "bias" not in name.split(".")
+    )
+
+
+def test_golden_start() -> None:
+    """The first numbers of the classifier of every run with seed 0 (and width 4)."""
+    heads = nn.ModuleDict({"classifier": Prototypes(4, 2)})
+    reset_heads(heads, 0)
+    expected = [0.07755625, 0.19628972, -0.33302069, -0.09724087, -0.06697893, 0.29983723, 0.22910279, -0.44158226]
+    torch.testing.assert_close(heads["classifier"].weight.detach().flatten(), torch.tensor(expected), rtol=0, atol=1e-7)
+
+
+def test_centres_say_half_the_squared_distance() -> None:
+    centres = Centres(3, 2)
+    centres.weight.copy_(torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.5, 0.0]]))
+    x = torch.tensor([[2.0, 0.0, 0.0], [0.0, 3.0, 4.0]])
+    # unit rows: (1, 0, 0) and (0, .6, .8)
+    expected = torch.tensor([[0.0, -(1 + 0.25) / 2], [-(1 + 1) / 2, -(0.01 + 0.64) / 2]])
+    torch.testing.assert_close(centres(x), expected)
+    assert not list(centres.parameters())

@@ -1,0 +1,341 @@
+"""Configurations: what is refused and how it is said, presets, and the paper's tables as one line of YAML each."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from torch import nn
+
+from debgcd import config as configuration
+from debgcd.config import Config
+from debgcd.errors import DataError, UsageError
+from debgcd.methods import create
+from debgcd.model.backbone import Backbone
+from debgcd.model.network import Network
+
+
+def given(text: str, config: Config | None = None) -> Config:
+    """The configuration with this YAML on top."""
+    return configuration.override(config or Config(), yaml.safe_load(text), where="here")
+
+
+def keys(section: Any, path: str = "") -> list[str]:
+    """Every key below a section, dotted."""
+    found = []
+    for field in dataclasses.fields(section):
+        value = getattr(section, field.name)
+        inner = dataclasses.is_dataclass(value)
+        found += keys(value, f"{path}{field.name}.") if inner else [f"{path}{field.name}"]
+    return found
+
+
+def value_of(config: Config, key: str) -> Any:
+    value: Any = config
+    for part in key.split("."):
+        value = getattr(value, part)
+    return value
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("shedule: {epochs: 3}", "here: unknown key 'shedule' (did you mean 'schedule'?)"),
+        ("schedule: {epoch: 3}", "here: unknown key 'schedule.epoch' (did you mean 'epochs'?)"),
+        ("ablation: {auxilary: false}", "here: unknown key 'ablation.auxilary' (did you mean 'auxiliary'?)"),
+        ("gcd: {xyzzy: 3}", "here: unknown key 'gcd.xyzzy' (allowed: supervised_weight, entropy_weight,"),
+        ("5: 3", "here: unknown key '5'"),
+        ("on: 3", "here: unknown key 'True'"),  # YAML 1.1 reads a bare on as true, also where a key stands
+    ],
+)
+def test_unknown_keys_are_refused_with_a_suggestion(text: str, says: str) -> None:
+    with pytest.raises(UsageError) as error:
+        given(text)
+    assert str(error.value).startswith(says)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("k: ten", "here: k must be a whole number, not 'ten'"),
+        ("k: 2.0", "here: k must be a whole number, not 2.0"),
+        ("k: true", "here: k must be a whole number, not True"),
+        ("seed: null", "here: seed must be a whole number, not None"),
+        ("method: 3", "here: method must be text, not 3"),
+        ("schedule: {lr: high}", "here: schedule.lr must be a number, not 'high'"),
+        ("schedule: {lr: true}", "here: schedule.lr must be a number, not True"),
+        ("schedule: {lr: [1]}", "here: schedule.lr must be a number, not [1]"),
+        ("schedule: 5", "here: schedule is a section and needs keys below it, not 5"),
+        ("schedule:", "here: schedule is a section and needs keys below it, not None"),
+        ("ablation: {detector: 1}", "here: ablation.detector must be true or false, not 1"),
+        ("ablation: {detector: 'yes'}", "here: ablation.detector must be true or false, not 'yes'"),
+        ("gcd: {teacher_shape: square}", "here: gcd.teacher_shape must be one of cosine, linear, not 'square'"),
+        ("model_kept: [last]", "here: model_kept must be one of last, best-old, not ['last']"),
+        ("debiased: {utilisation: 0.5}", "here: debiased.utilisation must be a list of [progress, share] pairs"),
+        ("debiased: {utilisation: [[0, 0, 0]]}", "here: debiased.utilisation must be a list of [progress, share]"),
+    ],
+)
+def test_wrong_types_are_refused(text: str, says: str) -> None:
+    with pytest.raises(UsageError) as error:
+        given(text)
+    assert str(error.value).startswith(says)
+
+
+def test_a_number_beyond_floats_is_refused() -> None:
+    for text in (f"schedule: {{lr: {10**400}}}", f"k: {10**400}"):
+        with pytest.raises(UsageError, match=r"lr must be a number|k must be between"):
+            given(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("k: 0", "here: k must be between 1 and 1e+07, not 0"),
+        ("views: {size: 7}", "here: views.size must be between 8 and 4096, not 7"),
+        ("views: {bank_views: 1}", "here: views.bank_views must be between 2 and 1000, not 1"),
+        ("gcd: {supervised_weight: 1.01}", "here: gcd.supervised_weight must be between 0 and 1, not 1.01"),
+        ("gcd: {student_temperature: 0}", "here: gcd.student_temperature must be between 0.0001 and 100, not 0.0"),
+        ("debiased: {threshold: 1.5}", "here: debiased.threshold must be between 0 and 1, not 1.5"),
+        ("schedule: {batch: 0}", "here: schedule.batch must be between 1 and"),
+        ("schedule: {epochs: -1}", "here: schedule.epochs must be between 0 and"),
+        ("schedule: {lr: .nan}", "here: schedule.lr must be between 0 and 1000, not nan"),
+        ("schedule: {lr: .inf}", "here: schedule.lr must be between 0 and 1000, not inf"),
+        ("run: {workers: -1}", "here: run.workers must be between 0 and 1024, not -1"),
+        ("debiased: {utilisation: [[0, 0], [1, 1.2]]}", "here: debiased.utilisation has the point [1, 1.2]"),
+        ("debiased: {utilisation: [[.nan, 0]]}", "here: debiased.utilisation has the point [nan, 0]"),
+        ("debiased: {utilisation: []}", "here: debiased.utilisation has no points"),
+        ("views: {size: 224, resize: 223}", "here: views.size 224 is larger than views.resize 223"),
+    ],
+)
+def test_values_out_of_range_are_refused(text: str, says: str) -> None:
+    with pytest.raises(UsageError) as error:
+        given(text)
+    assert str(error.value).startswith(says)
+
+
+def test_every_number_has_a_range_so_that_nan_never_gets_in() -> None:
+    hints = {key for key in keys(Config()) if isinstance(value_of(Config(), key), float)}
+    assert len(hints) > 15
+    for key in hints:
+        section, name = key.split(".")
+        with pytest.raises(UsageError, match="must be between"):
+            given(f"{section}: {{{name}: .nan}}")
+
+
+def test_optional_values_take_null_and_their_own_type() -> None:
+    config = given("{k: 7, backbone: {tuned_blocks: 0}, schedule: {steps: 5}, debiased: {utilisation: [[0, 0]]}}")
+    assert (config.k, config.backbone.tuned_blocks, config.schedule.steps) == (7, 0, 5)
+    assert config.debiased.utilisation == ((0.0, 0.0),)
+    back = "{k: null, backbone: {tuned_blocks: null}, schedule: {steps: null}, debiased: {utilisation: null}}"
+    assert given(back, config) == Config()
+
+
+# What YAML 1.1 reads otherwise than one means it.
+
+
+def test_5e_5_is_text_to_yaml_and_a_number_here() -> None:
+    assert yaml.safe_load("5e-5") == "5e-5"
+    assert given("schedule: {weight_decay: 5e-4}").schedule.weight_decay == 5e-4
+    assert given("detector: {weight: 1}").detector.weight == 1.0
+    assert type(given("detector: {weight: 1}").detector.weight) is float
+
+
+@pytest.mark.parametrize(("word", "meant"), [("on", "on"), ("off", "off"), ("auto", "auto"), ("'off'", "off")])
+def test_on_and_off_are_booleans_to_yaml_and_words_here(word: str, meant: str) -> None:
+    assert given(f"views: {{bank: {word}}}").views.bank == meant
+
+
+# --set KEY=VALUE
+
+
+@pytest.mark.parametrize(
+    ("text", "nested"),
+    [
+        ("k=12", {"k": 12}),
+        ("detector.weight=0.1", {"detector": {"weight": 0.1}}),
+        (" detector.weight =0.1", {"detector": {"weight": 0.1}}),
+        ("views.bank=on", {"views": {"bank": True}}),
+        ("schedule.steps=", {"schedule": {"steps": None}}),
+        ("backbone.name=a=b", {"backbone": {"name": "a=b"}}),
+        ("debiased.utilisation=[[0, 0], [1, .5]]", {"debiased": {"utilisation": [[0, 0], [1, 0.5]]}}),
+        ("ablation={guidance: false}", {"ablation": {"guidance": False}}),
+    ],
+)
+def test_assignment(text: str, nested: dict[str, Any]) -> None:
+    assert configuration.assignment(text) == nested
+    configuration.override(Config(), nested, where=text)
+
+
+@pytest.mark.parametrize("text", ["", "k", "=3", "  =3", "k=[1", "k={", "method=!!python/object:os.system {}"])
+def test_assignments_that_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="--set"):
+        configuration.assignment(text)
+
+
+# Files and presets.
+
+
+def test_presets_load_and_paper_is_the_defaults() -> None:
+    assert {"paper", "released", "small"} <= set(configuration.presets())
+    assert configuration.preset("paper") == Config(preset="paper") == Config()
+    for name in configuration.presets():
+        assert configuration.preset(name).preset == name
+
+
+def test_released_differs_from_paper_where_the_design_says_so_and_nowhere_else() -> None:
+    paper, released = Config(), configuration.preset("released")
+    differ = {key: value_of(released, key) for key in keys(paper) if value_of(released, key) != value_of(paper, key)}
+    assert differ == {
+        "preset": "released",
+        "model_kept": "best-old",
+        "gcd.teacher_shape": "linear",
+        "detector.entropy_weight": 0.1,
+        "detector.entropy_over": "mean",
+        "detector.consistency_weight": 1.0,
+        "debiased.consistency": False,
+    }
+
+
+def test_a_preset_that_does_not_exist() -> None:
+    with pytest.raises(UsageError, match=r"no preset 'papper' \(did you mean 'paper'\?\).*paper"):
+        configuration.preset("papper")
+
+
+@pytest.mark.parametrize("name", configuration.presets())
+def test_what_is_dumped_loads_as_the_same(tmp_path: Path, name: str) -> None:
+    unlike = "{k: 9, seed: 3, backbone: {name: 'é: [x'}, schedule: {weight_decay: 5e-5, lr: 1e-7}, run: {workers: 0}}"
+    config = given(unlike, configuration.preset(name))
+    (tmp_path / "config.yaml").write_text(configuration.dump(config), "utf-8")
+    assert configuration.load(tmp_path / "config.yaml") == config
+    listed = yaml.safe_load(configuration.dump(config))
+    assert list(listed) == [field.name for field in dataclasses.fields(Config)]  # complete, in the order of the fields
+
+
+def test_files_that_are_no_configuration(tmp_path: Path) -> None:
+    place = tmp_path / "c.yaml"
+    with pytest.raises(UsageError, match=r"no configuration file .*c\.yaml"):
+        configuration.read_yaml(place)
+    for content, error, says in (
+        (b"a: [", UsageError, "is not valid YAML"),
+        (b"- 1\n- 2\n", UsageError, "must hold a mapping"),
+        (b"!!python/object/apply:os.getcwd []", UsageError, "is not valid YAML"),
+        (b"\xff\xfe\xff", DataError, "cannot read"),
+    ):
+        place.write_bytes(content)
+        with pytest.raises(error, match=says):
+            configuration.read_yaml(place)
+    place.write_bytes(b"")
+    assert configuration.read_yaml(place) == {}
+    with pytest.raises(DataError, match="cannot read"):
+        configuration.read_yaml(tmp_path)
+
+
+def test_a_configuration_is_not_changed_by_an_override() -> None:
+    config = Config()
+    given("{k: 3, schedule: {lr: 1}}", config)
+    assert config == Config()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.k = 3  # type: ignore[misc]
+
+
+# The paper's ablation table (columns: debiased learning, auxiliary classifier, semantic distribution learning,
+# distribution guidance) and its loss table (columns: L_adl^s, L_adl^u). One line each.
+
+ABLATIONS = {
+    1: "ablation: {debiased: false, auxiliary: false, detector: false, guidance: false}",
+    2: "ablation: {debiased: true, auxiliary: false, detector: false, guidance: false}",
+    3: "ablation: {debiased: true, auxiliary: true, detector: false, guidance: false}",
+    4: "ablation: {debiased: false, auxiliary: false, detector: true, guidance: false}",
+    5: "ablation: {debiased: true, auxiliary: true, detector: true, guidance: false}",
+    6: "ablation: {debiased: true, auxiliary: true, detector: true, guidance: true}",
+}
+LOSSES = {
+    1: "method: simgcd",
+    2: "ablation: {labelled: true, unlabelled: false}",
+    3: "ablation: {labelled: false, unlabelled: true}",
+    4: "ablation: {labelled: true, unlabelled: true}",
+}
+GCD = {"distillation", "mean_entropy", "supervised", "info_nce", "supervised_contrastive", "teacher_temperature"}
+DETECTOR = {"detector_labelled", "detector_entropy"}
+
+
+class Linear(Backbone):
+    """A backbone of one tuned layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.width, self.multiple, self.standardise = 6, 1, False
+        self.tuned = nn.ModuleList([nn.Linear(12, 6)])
+
+    def tail(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.tuned[0](tokens)
+
+
+def composed(config: Config) -> tuple[set[str], set[str], bool]:
+    """Heads and terms of the method that a configuration describes, and whether rows are marked as used."""
+    generator = torch.Generator().manual_seed(0)
+    method = create(configuration.override(config, {"k": 5, "heads": {"hidden": 4}}, "test"), known=3)
+    network = Network(Linear(), method.heads(6))
+    for parameter in network.heads.parameters():
+        nn.init.normal_(parameter, generator=generator)
+    label = torch.tensor([0, 2, -1, -1])
+    output = network.from_tokens(torch.randn(8, 12, generator=generator), set(network.heads))
+    loss = method.loss(output, label, 0.5)
+    loss.total.backward()
+    assert loss.total.isfinite()
+    assert all(parameter.grad is not None for parameter in network.parameters())  # no head is there for nothing
+    return set(network.heads), set(loss.terms), loss.used is not None
+
+
+@pytest.mark.parametrize(
+    ("row", "heads", "terms", "marks"),
+    [
+        (1, set(), set(), False),
+        (2, set(), {"debiased_labelled", "debiased_unlabelled"}, True),
+        (3, {"debiased"}, {"debiased_labelled", "debiased_unlabelled"}, True),
+        (4, {"detector"}, DETECTOR, False),
+        (5, {"debiased", "detector"}, {"debiased_labelled", "debiased_unlabelled", "certainty"} | DETECTOR, True),
+        (6, {"debiased", "detector"}, {"debiased_labelled", "debiased_unlabelled", "certainty"} | DETECTOR, True),
+    ],
+)
+def test_every_row_of_the_ablation_table_is_one_line(row: int, heads: set[str], terms: set[str], marks: bool) -> None:
+    assert "\n" not in ABLATIONS[row]
+    assert composed(given(ABLATIONS[row])) == ({"classifier", "projection"} | heads, GCD | terms, marks)
+
+
+def test_the_last_row_is_the_method_itself() -> None:
+    assert given(ABLATIONS[6]) == given(LOSSES[4]) == Config()
+
+
+@pytest.mark.parametrize(
+    ("row", "heads", "terms", "marks"),
+    [
+        (1, set(), set(), False),
+        (2, {"debiased", "detector"}, {"debiased_labelled"} | DETECTOR, True),
+        (3, {"debiased", "detector"}, {"debiased_unlabelled", "certainty"} | DETECTOR, True),
+        (4, {"debiased", "detector"}, {"debiased_labelled", "debiased_unlabelled", "certainty"} | DETECTOR, True),
+    ],
+)
+def test_every_row_of_the_loss_table_is_one_line(row: int, heads: set[str], terms: set[str], marks: bool) -> None:
+    assert "\n" not in LOSSES[row]
+    assert composed(given(LOSSES[row])) == ({"classifier", "projection"} | heads, GCD | terms, marks)
+
+
+def test_combinations_that_mean_nothing_are_refused() -> None:
+    """Of the 16 settings of the four columns, those whose parts are there compose; the others say what is missing."""
+    for debiased, auxiliary, detector, guidance in itertools.product([True, False], repeat=4):
+        values = {"debiased": debiased, "auxiliary": auxiliary, "detector": detector, "guidance": guidance}
+        if guidance and not (debiased and detector):
+            expected = "ablation.guidance needs ablation.debiased and ablation.detector"
+        elif auxiliary and not debiased:
+            expected = "ablation.auxiliary needs ablation.debiased"
+        else:
+            composed(configuration.override(Config(), {"ablation": values}, where="here"))
+            continue
+        with pytest.raises(UsageError, match=expected):
+            configuration.override(Config(), {"ablation": values}, where="here")

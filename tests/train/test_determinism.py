@@ -1,0 +1,92 @@
+"""Same configuration, same bytes; truth never reaches training."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from forks import logged_steps, result
+
+Train = Callable[..., object]
+
+
+def test_workers_do_not_change_a_byte(train: Train, shared_folder: Path, tmp_path: Path) -> None:
+    for workers in (0, 1, 3):
+        train(shared_folder, tmp_path / str(workers), "--workers", workers, schedule__steps=6)
+    assert result(tmp_path / "0") == result(tmp_path / "1") == result(tmp_path / "3")
+
+
+def test_a_second_run_on_the_bank_ends_in_the_same_bytes(train: Train, shared_folder: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    for name in ("builds", "reuses"):
+        train(shared_folder, tmp_path / name, "--bank", "on", "--cache", cache, schedule__steps=6)
+    train(shared_folder, tmp_path / "alone", "--bank", "on", "--cache", tmp_path / "other", schedule__steps=6)
+    assert result(tmp_path / "builds") == result(tmp_path / "reuses") == result(tmp_path / "alone")
+
+
+@pytest.mark.parametrize("bank", ["off", "on"])
+@pytest.mark.parametrize("method", ["debgcd", "simgcd"])
+def test_another_seed_gives_another_model(
+    train: Train, shared_folder: Path, tmp_path: Path, bank: str, method: str
+) -> None:
+    for seed in (0, 1):
+        train(
+            shared_folder, tmp_path / str(seed), "--seed", seed, "--bank", bank, "--method", method, schedule__steps=3
+        )
+    model, other = result(tmp_path / "0")[:2], result(tmp_path / "1")[:2]
+    assert model[0] != other[0] and model[1] != other[1]
+
+
+def test_kmeans_is_repeatable(train: Train, shared_folder: Path, tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        train(shared_folder, tmp_path / name, "--method", "kmeans")
+    assert result(tmp_path / "first") == result(tmp_path / "second")
+
+
+def without_truth(rows: list[dict[str, str]]) -> list[dict[str, str]]:
+    return [{name: value for name, value in row.items() if name != "truth"} for row in rows]
+
+
+def permuted_truth(rows: list[dict[str, str]]) -> list[dict[str, str]]:
+    """Every image gets the truth of another; the labels stay."""
+    return [{**row, "truth": rows[(7 * i + 5) % len(rows)]["truth"]} for i, row in enumerate(rows)]
+
+
+@pytest.mark.parametrize("bank", ["off", "on"])
+def test_truth_does_not_reach_training(train: Train, tiny_manifest_csv: Path, tmp_path: Path, bank: str) -> None:
+    with open(tiny_manifest_csv, encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    forms = {"given": rows, "deleted": without_truth(rows), "permuted": permuted_truth(rows)}
+    for name, form in forms.items():
+        with open(tmp_path / f"{name}.csv", "w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, list(form[0]))
+            writer.writeheader()
+            writer.writerows(form)
+        # an evaluation after every epoch, so that it has every chance to disturb the training between
+        said = train(tmp_path / f"{name}.csv", tmp_path / name, "--bank", bank, run__eval_every=1)
+        assert said.code == 0, said.err
+    assert result(tmp_path / "given") == result(tmp_path / "deleted") == result(tmp_path / "permuted")
+    evaluations = [json.loads((tmp_path / name / "evaluation.json").read_text()) for name in ("given", "permuted")]
+    assert evaluations[0] != evaluations[1]
+    assert not (tmp_path / "deleted" / "evaluation.json").exists()
+
+
+def test_utilisation_of_old_and_new_is_logged_only_with_truth(
+    train: Train, shared_folder: Path, shared_csv: Path, tmp_path: Path
+) -> None:
+    train(shared_folder, tmp_path / "without")
+    train(shared_csv, tmp_path / "with")
+    logs = {}
+    for name in ("with", "without"):
+        lines = [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
+        logs[name] = [line for line in lines if "loss" in line]
+        assert logged_steps(tmp_path / name) == list(range(1, 13))
+    for key in ("used_old", "used_new"):
+        assert all(line[key] is None for line in logs["without"])
+        shares = [line[key] for line in logs["with"] if line[key] is not None]
+        assert shares and all(0 <= share <= 1 for share in shares)
+    assert [line["used"] for line in logs["with"]] == [line["used"] for line in logs["without"]]
+    assert any(line["used"] for line in logs["with"])

@@ -1,0 +1,291 @@
+"""Killed at any instant, `resume` ends in the same bytes as if never killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from forks import Hook, at_call, debgcd, die, logged_steps, result, sha256
+
+STEPS = 12
+Arguments = Callable[..., list[str]]
+
+
+class Reference:
+    """An uninterrupted run, and the means to interrupt another one like it."""
+
+    def __init__(self, arguments: Callable[[Path], list[str]], folder: Path):
+        self.arguments, self.folder = arguments, folder
+        assert debgcd(arguments(folder / "whole"), folder / "whole.log") == 0, self.log("whole")
+        self.result = result(folder / "whole")
+
+    def log(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text("utf-8")
+
+    def kill(self, run: Path, hook: Hook, again: bool = False) -> None:
+        """Start a run (or go on with it) that dies at the hook's point."""
+        words = ["resume", str(run)] if again else self.arguments(run)
+        assert debgcd(words, self.folder / "killed.log", hook) == -signal.SIGKILL, self.log("killed")
+        assert not (run / "predictions.csv").exists()
+
+    def resume(self, run: Path) -> None:
+        """Go on to the end, which must be that of the uninterrupted run."""
+        assert debgcd(["resume", run], self.folder / "resumed.log") == 0, self.log("resumed")
+        assert result(run) == self.result
+        assert logged_steps(run) == list(range(1, STEPS + 1))
+        left = [path.name for path in run.rglob(".*") if path.name != ".lock"]
+        assert not left, f"what the kill left half-written is still there: {left}"
+
+
+def reference(
+    bank: str, source: Path, arguments: Arguments, factory: pytest.TempPathFactory, *more: object, **settings: object
+) -> Reference:
+    folder = factory.mktemp(f"kill-{bank}")
+    common = ("--bank", bank, "--cache", folder / "cache", *more)
+    return Reference(lambda run: arguments(source, run, *common, **settings), folder)
+
+
+@pytest.fixture(scope="module")
+def on_bank(shared_folder: Path, arguments: Arguments, tmp_path_factory: pytest.TempPathFactory) -> Reference:
+    return reference("on", shared_folder, arguments, tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def on_fresh(shared_folder: Path, arguments: Arguments, tmp_path_factory: pytest.TempPathFactory) -> Reference:
+    return reference("off", shared_folder, arguments, tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def best_old(shared_csv: Path, arguments: Arguments, tmp_path_factory: pytest.TempPathFactory) -> Reference:
+    """With truth and a test split; the model kept is the best on it, measured after every epoch of three steps."""
+    settings = {"model_kept": "best-old", "run.eval_every": 1, "heads.warm_start": "false", "schedule.lr": 0.5}
+    return reference("on", shared_csv, arguments, tmp_path_factory, **settings)
+
+
+@pytest.mark.parametrize("step", range(1, STEPS + 1))
+def test_killed_at_every_step(on_bank: Reference, tmp_path: Path, step: int) -> None:
+    on_bank.kill(tmp_path / "run", at_call("debgcd.train.watch.Metrics.write", step, after=True))
+    on_bank.resume(tmp_path / "run")
+
+
+@pytest.mark.parametrize("step", [2, 3, 8, 12])
+def test_killed_with_fresh_views(on_fresh: Reference, tmp_path: Path, step: int) -> None:
+    """In the middle of a step: the gradient is there, the weights have not moved."""
+    on_fresh.kill(tmp_path / "run", at_call("torch.optim.SGD.step", step))
+    on_fresh.resume(tmp_path / "run")
+
+
+def replacements(reference: Reference, folder: Path) -> list[str]:
+    """What an uninterrupted run renames into place, in order."""
+    listed = folder / "replaced"
+
+    def hook() -> None:
+        original = os.replace
+
+        def replace(source: str, target: str) -> None:
+            with open(listed, "a", encoding="utf-8") as file:
+                file.write(f"{Path(target).name}\n")
+            original(source, target)
+
+        os.replace = replace
+
+    assert debgcd(reference.arguments(folder / "listed"), folder / "log", hook) == 0
+    return listed.read_text("utf-8").splitlines()
+
+
+def test_killed_before_and_after_every_file(on_bank: Reference, tmp_path: Path) -> None:
+    """Every file and folder of a run appears by a rename; die just before each of them, from the first checkpoint on."""
+    names = replacements(on_bank, tmp_path)
+    begun = names.index("config.yaml") + 1
+    assert names[begun:].count("state.json") == 4 and names[-1] == "predictions.csv" and "model" in names
+    for number in range(begun + 1, len(names) + 1):
+        run = tmp_path / f"{number}"
+        on_bank.kill(run, at_call("os.replace", number))
+        on_bank.resume(run)
+        shutil.rmtree(run)
+
+
+def test_killed_while_the_bytes_of_a_checkpoint_are_written(on_bank: Reference, tmp_path: Path) -> None:
+    def hook() -> None:
+        original, count = Path.write_bytes, 0
+
+        def write_half(path: Path, content: bytes) -> int:
+            nonlocal count
+            count += path.name == "state.safetensors"
+            if count == 3:
+                original(path, content[: len(content) // 2])
+                die()
+            return original(path, content)
+
+        Path.write_bytes = write_half
+
+    on_bank.kill(tmp_path / "run", hook)
+    kept = [path.name for path in (tmp_path / "run" / "checkpoints").glob("step-*")]
+    assert sorted(kept) == ["step-00000003", "step-00000006"]
+    on_bank.resume(tmp_path / "run")
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_killed_while_an_old_checkpoint_is_deleted(on_bank: Reference, tmp_path: Path, number: int) -> None:
+    """Half of a checkpoint may remain, but never of the newest."""
+
+    def hook() -> None:
+        original, count = shutil.rmtree, 0
+
+        def half(path: Path, **named: object) -> None:
+            nonlocal count
+            if Path(path).name.startswith("step-") and Path(path).exists():
+                count += 1
+                if count == number:
+                    (Path(path) / "state.json").unlink()
+                    die()
+            original(path, **named)
+
+        shutil.rmtree = half
+
+    on_bank.kill(tmp_path / "run", hook)
+    on_bank.resume(tmp_path / "run")
+
+
+def test_killed_again_and_again(on_bank: Reference, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    on_bank.kill(run, at_call("debgcd.train.watch.Metrics.write", 2, after=True))
+    for _ in range(3):  # never gets past the next checkpoint but one
+        on_bank.kill(run, at_call("debgcd.train.watch.Metrics.write", 4, after=True), again=True)
+    on_bank.resume(run)
+
+
+def test_killed_while_the_bank_is_built(shared_folder: Path, arguments: Arguments, on_bank: Reference) -> None:
+    cache = on_bank.folder / "new-cache"
+    run = on_bank.folder / "bank-killed"
+    words = [*arguments(shared_folder, run, "--bank", "on"), "--cache", str(cache)]
+    log = on_bank.folder / "bank.log"
+    assert debgcd(words, log, at_call("debgcd.model.backbone.Backbone.trunk", 4)) == -signal.SIGKILL
+    assert (run / "config.yaml").exists()
+    assert not list(cache.rglob("*.bank"))
+    on_bank.resume(run)
+    assert len(list(cache.rglob("*.bank"))) == 1
+
+
+def test_kmeans_killed_before_and_after_clustering(shared_folder: Path, arguments: Arguments, tmp_path: Path) -> None:
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    assert debgcd(arguments(shared_folder, whole, "--method", "kmeans"), tmp_path / "log") == 0
+    words = arguments(shared_folder, run, "--method", "kmeans")
+    assert debgcd(words, tmp_path / "log", at_call("debgcd.train.checkpoint.save", 1)) == -signal.SIGKILL
+    again = ["resume", str(run)]
+    assert debgcd(again, tmp_path / "log", at_call("debgcd.train.checkpoint.save", 1, after=True)) == -signal.SIGKILL
+    assert debgcd(again, tmp_path / "log") == 0
+    assert result(run) == result(whole)
+
+
+def test_the_best_model_is_not_the_last_one(best_old: Reference) -> None:
+    """Otherwise the tests below would not see which of the two is kept."""
+    whole = best_old.folder / "whole"
+    (kept,) = (whole / "checkpoints" / "best").iterdir()
+    facts = json.loads((kept / "state.json").read_text())
+    assert facts["step"] < STEPS
+    assert sha256(whole / "model" / "model.safetensors") == facts["sha256"]
+
+
+@pytest.mark.parametrize("number", range(1, 5))
+@pytest.mark.parametrize("after", [False, True])
+def test_killed_around_the_choice_of_the_best(best_old: Reference, tmp_path: Path, number: int, after: bool) -> None:
+    best_old.kill(tmp_path / "run", at_call("debgcd.train.checkpoint.keep_best", number, after=after))
+    best_old.resume(tmp_path / "run")
+    assert_same_evaluations(tmp_path / "run", best_old.folder / "whole")
+
+
+def test_killed_while_the_best_is_written(best_old: Reference, tmp_path: Path) -> None:
+    """At each rename around the first best model, and at the end between evaluation.json and predictions.csv."""
+    names = replacements(best_old, tmp_path)
+    first = names.index("state.json")
+    for number in (first + 1, first + 2, first + 3, len(names) - 1, len(names)):
+        run = tmp_path / f"{number}"
+        best_old.kill(run, at_call("os.replace", number))
+        best_old.resume(run)
+
+
+def assert_same_evaluations(run: Path, other: Path) -> None:
+    def read(folder: Path) -> list[object]:
+        lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        return [line for line in lines if "evaluation" in line]
+
+    assert len(read(run)) == 4
+    assert read(run) == read(other)
+    assert (run / "evaluation.json").read_bytes() == (other / "evaluation.json").read_bytes()
+
+
+def test_resumed_at_once_though_a_loader_worker_outlives_the_kill(
+    on_fresh: Reference, shared_folder: Path, arguments: Arguments, tmp_path: Path
+) -> None:
+    """A worker notices only seconds later that its parent is gone; what it inherited must not lock the run."""
+    run = tmp_path / "run"
+    words = arguments(shared_folder, run, "--workers", 1)
+    hook = at_call("debgcd.train.watch.Metrics.write", 5, after=True)
+    assert debgcd(words, tmp_path / "log", hook) == -signal.SIGKILL
+    on_fresh.resume(run)
+
+
+INTERRUPTED = """
+import os, signal, sys
+from debgcd.cli import main
+from debgcd.train.watch import Metrics
+write = Metrics.write
+def interrupt(self, step, values):
+    write(self, step, values)
+    if step == 5:
+        os.killpg(0, signal.SIGINT)      # as a terminal does: to the loader's workers as well
+Metrics.write = interrupt
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(
+    on_fresh: Reference, shared_folder: Path, arguments: Arguments, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    words = [sys.executable, "-c", INTERRUPTED, *arguments(shared_folder, run, "--workers", 1)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=100, start_new_session=True, check=False)
+    assert done.returncode == 130, done.stderr
+    assert done.stderr.splitlines()[-1] == f"debgcd: stopped; to go on: debgcd resume {run}"
+    assert "Traceback" not in done.stderr
+    assert [path.name for path in sorted((run / "checkpoints").iterdir())] == ["step-00000003", "step-00000005"]
+    on_fresh.resume(run)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_during_a_step_saves_after_it(on_bank: Reference, tmp_path: Path, number: signal.Signals) -> None:
+    run = tmp_path / "run"
+    hook = at_call("torch.optim.SGD.step", 8, lambda: os.kill(os.getpid(), number))
+    assert debgcd(on_bank.arguments(run), tmp_path / "log", hook) == 130
+    said = (tmp_path / "log").read_text("utf-8")
+    assert said.splitlines()[-1] == f"debgcd: stopped; to go on: debgcd resume {run}" and "Traceback" not in said
+    assert (run / "checkpoints" / "step-00000008").is_dir()
+    on_bank.resume(run)
+
+
+def test_a_second_ctrl_c_stops_at_once(on_bank: Reference, tmp_path: Path) -> None:
+    def twice() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    run = tmp_path / "run"
+    assert debgcd(on_bank.arguments(run), tmp_path / "log", at_call("torch.optim.SGD.step", 8, twice)) == 130
+    assert "Traceback" not in (tmp_path / "log").read_text("utf-8")
+    assert not (run / "checkpoints" / "step-00000008").exists()
+    on_bank.resume(run)
+
+
+def test_ctrl_c_while_the_results_are_written(on_bank: Reference, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    hook = at_call("debgcd.train.finish.save_model", 1, lambda: os.kill(os.getpid(), signal.SIGINT), after=True)
+    assert debgcd(on_bank.arguments(run), tmp_path / "log", hook) == 130
+    assert "debgcd resume" in (tmp_path / "log").read_text("utf-8")
+    on_bank.resume(run)
