@@ -18,7 +18,7 @@ def linear(start: float, end: float, progress: float) -> float:
 
 def piecewise(points: Sequence[tuple[float, float]], progress: float) -> float:
     """The value at `progress` on the lines that join (progress, value) points; flat before the first and after the last."""
-    points = sorted(points)
+    points = sorted(points, key=lambda point: point[0])  # two points at one place are a jump, in the order given
     if progress <= points[0][0]:
         return points[0][1]
     for (x0, y0), (x1, y1) in zip(points, points[1:], strict=False):

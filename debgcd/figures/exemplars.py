@@ -25,13 +25,13 @@ def draw_exemplars(
         members[row["category"]].append(row)
     height = len(categories) * (TILE + GAP) + GAP
     sheet = Image.new("RGB", (LABEL + columns * (TILE + GAP) + GAP, height), "white")
-    pen = ImageDraw.Draw(sheet)
+    pen, large, small = ImageDraw.Draw(sheet), ImageFont.load_default(20), ImageFont.load_default(13)
     for i, category in enumerate(categories):
         top, found = GAP + i * (TILE + GAP), members[category.category]
         pen.rectangle((0, top, 5, top + TILE), fill=KNOWN if category.known else NEW)
-        pen.text((16, top + 10), _short(category.name), fill=INK, font=ImageFont.load_default(20))
+        pen.text((16, top + 10), _short(category.name, large, LABEL - 16), fill=INK, font=large)
         kind = "known class" if category.known else "discovered"
-        pen.text((16, top + 40), f"{kind} · {len(found)} images", fill=FAINT, font=ImageFont.load_default(13))
+        pen.text((16, top + 40), f"{kind} · {len(found)} images", fill=FAINT, font=small)
         for j, row in enumerate(found[:columns]):
             sheet.paste(_tile(Path(str(row["path"]))), (LABEL + GAP + j * (TILE + GAP), top))
     sheet.save(path)
@@ -48,5 +48,11 @@ def _tile(path: Path) -> Image.Image:
     return image.crop((left, top, left + side, top + side)).resize((TILE, TILE), smooth)
 
 
-def _short(name: str) -> str:
-    return name if len(name) <= 16 else name[:15] + "…"
+def _short(name: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: int) -> str:
+    """The name on one line, cut where it would run into the images."""
+    name = " ".join(name.split())
+    if font.getlength(name) <= width:
+        return name
+    while name and font.getlength(name + "…") > width:
+        name = name[:-1]
+    return name + "…"

@@ -6,10 +6,9 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import normalize
 
 from debgcd import losses, schedules
-from debgcd.cluster.kmeans import kmeans
+from debgcd.cluster.kmeans import prototypes
 from debgcd.config import Config
 from debgcd.methods.protocol import Loss
 from debgcd.model.heads import Projection, Prototypes
@@ -39,10 +38,10 @@ class SimGCD:
         """Before the first epoch: prototypes from semi-supervised k-means, if the configuration asks for it."""
         if epoch or not self.config.heads.warm_start:
             return
-        centres = kmeans(normalize(features(), dim=1), label, self.k, seed=self.config.seed).centres
+        start = prototypes(features(), label, self.k, seed=self.config.seed)
         for head in heads.values():
             if isinstance(head, Prototypes):
-                head.weight.copy_(normalize(centres, dim=1))
+                head.weight.copy_(start)
 
     def loss(self, output: Output, label: Tensor, progress: float) -> Loss:
         assert output.logits is not None and output.projection is not None

@@ -97,6 +97,7 @@ def decide(config: Config, manifest: Manifest) -> tuple[Config, Backbone]:
         backbone, line = load_default(tuned_blocks=tuned, image_size=config.views.size, cache=cache)
         say(line)
     else:
+        say(f"backbone: {wanted.name} (choose another with --backbone)")
         backbone = load_backbone(
             wanted.name, tuned_blocks=tuned, image_size=config.views.size, revision=wanted.revision, cache=cache
         )

@@ -8,7 +8,7 @@ from typing import Any
 import oracles
 import pytest
 import torch
-from little import K, KNOWN, TOKENS, WIDTH, config, made, random_labels, random_output
+from little import KNOWN, TOKENS, WIDTH, K, config, made, random_labels, random_output
 from torch import Tensor
 
 from debgcd.config import Config
@@ -109,7 +109,7 @@ def test_the_rows_of_the_loss_table_leave_out_their_part(switches: dict[str, boo
     output, label = random_output(12), random_labels(12)
     without = create(config(debiased={"weight": 0.0}), KNOWN).loss(output, label, 0.5)
     loss = create(config(ablation=switches), KNOWN).loss(output, label, 0.5)
-    rest = sum(float(loss.terms[name]) for name in terms)
+    rest = sum(loss.terms[name].item() for name in terms)
     assert rest > 0
     assert loss.total.item() == pytest.approx(without.total.item() + rest, rel=1e-10)
 
@@ -233,16 +233,16 @@ def test_a_utilisation_curve_lets_its_share_through(progress: float, share: floa
         assert not marks[~free].any()
         assert abs(float(marks[free].double().mean()) - share) <= 1 / 200
         confidence = (output.logits / 0.1).softmax(1).amax(1)[free]
-        if 0 < share:
+        if share > 0:
             assert confidence[marks[free]].min() > confidence[~marks[free]].max()  # the surest ones
 
 
 def test_a_utilisation_curve_replaces_the_threshold_in_the_loss_too() -> None:
     output, label = random_output(30), random_labels(30)
     shut = create(config(debiased={"utilisation": [[0, 0]]}), KNOWN).loss(output, label, 0.5)
-    assert float(shut.terms["debiased_unlabelled"]) == 0
+    assert shut.terms["debiased_unlabelled"].item() == 0
     half = create(config(debiased={"utilisation": [[0, 0.5]]}), KNOWN).loss(output, label, 0.5)
-    assert float(half.terms["debiased_unlabelled"]) > 0
+    assert half.terms["debiased_unlabelled"].item() > 0
 
 
 # Batches of one kind.

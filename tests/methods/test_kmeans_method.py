@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 import torch
-from little import K, KNOWN, WIDTH, config, made, random_labels, random_output
+from little import KNOWN, WIDTH, K, config, made, random_labels, random_output
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
@@ -49,6 +49,10 @@ def test_labels_name_the_clusters_and_do_not_make_them() -> None:
     a, b = one["classifier"].weight, two["classifier"].weight
     assert torch.equal(a[[2, 0, 1]], b[:KNOWN])
     assert torch.equal(a[KNOWN:], b[KNOWN:])
+    wrong, _ = fitted(
+        features, torch.where(torch.arange(len(truth)) % 2 == 0, torch.arange(len(truth)) // 4 % KNOWN, -1)
+    )
+    assert {tuple(row) for row in wrong["classifier"].weight.tolist()} == {tuple(row) for row in a.tolist()}
 
 
 def test_a_category_is_the_nearest_centre() -> None:

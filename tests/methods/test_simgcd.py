@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from little import K, KNOWN, WIDTH, config, made, random_labels, random_output
+from little import KNOWN, WIDTH, K, config, made, random_labels, random_output
 from torch import Tensor
 from torch.nn.functional import normalize
 

@@ -14,6 +14,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+# loaded before the first fork, not in each: torch's optimisers load _dynamo when the first one is made
+import torch._dynamo  # noqa: F401
+
+import debgcd.predict
+import debgcd.train.start  # noqa: F401
+
 Hook = Callable[[], Any]
 
 

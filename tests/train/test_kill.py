@@ -59,13 +59,15 @@ def on_bank(shared_folder: Path, arguments: Arguments, tmp_path_factory: pytest.
 
 @pytest.fixture(scope="module")
 def on_fresh(shared_folder: Path, arguments: Arguments, tmp_path_factory: pytest.TempPathFactory) -> Reference:
-    return reference("off", shared_folder, arguments, tmp_path_factory)
+    """As the method is by default: two blocks tuned, prototypes from a clustering."""
+    settings = {"heads.warm_start": "true", "backbone.tuned_blocks": 2}
+    return reference("off", shared_folder, arguments, tmp_path_factory, **settings)
 
 
 @pytest.fixture(scope="module")
 def best_old(shared_csv: Path, arguments: Arguments, tmp_path_factory: pytest.TempPathFactory) -> Reference:
     """With truth and a test split; the model kept is the best on it, measured after every epoch of three steps."""
-    settings = {"model_kept": "best-old", "run.eval_every": 1, "heads.warm_start": "false", "schedule.lr": 0.5}
+    settings = {"model_kept": "best-old", "run.eval_every": 1, "schedule.lr": 0.5}
     return reference("on", shared_csv, arguments, tmp_path_factory, **settings)
 
 
@@ -100,8 +102,8 @@ def replacements(reference: Reference, folder: Path) -> list[str]:
     return listed.read_text("utf-8").splitlines()
 
 
-def test_killed_before_and_after_every_file(on_bank: Reference, tmp_path: Path) -> None:
-    """Every file and folder of a run appears by a rename; die just before each of them, from the first checkpoint on."""
+def test_killed_between_any_two_files(on_bank: Reference, tmp_path: Path) -> None:
+    """Every file and folder of a run appears by a rename; die just before each of them."""
     names = replacements(on_bank, tmp_path)
     begun = names.index("config.yaml") + 1
     assert names[begun:].count("state.json") == 4 and names[-1] == "predictions.csv" and "model" in names
@@ -194,7 +196,7 @@ def test_the_best_model_is_not_the_last_one(best_old: Reference) -> None:
     assert sha256(whole / "model" / "model.safetensors") == facts["sha256"]
 
 
-@pytest.mark.parametrize("number", range(1, 5))
+@pytest.mark.parametrize("number", [1, 4])
 @pytest.mark.parametrize("after", [False, True])
 def test_killed_around_the_choice_of_the_best(best_old: Reference, tmp_path: Path, number: int, after: bool) -> None:
     best_old.kill(tmp_path / "run", at_call("debgcd.train.checkpoint.keep_best", number, after=after))
@@ -203,10 +205,10 @@ def test_killed_around_the_choice_of_the_best(best_old: Reference, tmp_path: Pat
 
 
 def test_killed_while_the_best_is_written(best_old: Reference, tmp_path: Path) -> None:
-    """At each rename around the first best model, and at the end between evaluation.json and predictions.csv."""
+    """At both renames of the first best model, and at the end between evaluation.json and predictions.csv."""
     names = replacements(best_old, tmp_path)
     first = names.index("state.json")
-    for number in (first + 1, first + 2, first + 3, len(names) - 1, len(names)):
+    for number in (first + 1, first + 2, len(names)):
         run = tmp_path / f"{number}"
         best_old.kill(run, at_call("os.replace", number))
         best_old.resume(run)
@@ -222,12 +224,10 @@ def assert_same_evaluations(run: Path, other: Path) -> None:
     assert (run / "evaluation.json").read_bytes() == (other / "evaluation.json").read_bytes()
 
 
-def test_resumed_at_once_though_a_loader_worker_outlives_the_kill(
-    on_fresh: Reference, shared_folder: Path, arguments: Arguments, tmp_path: Path
-) -> None:
+def test_resumed_at_once_though_a_loader_worker_outlives_the_kill(on_fresh: Reference, tmp_path: Path) -> None:
     """A worker notices only seconds later that its parent is gone; what it inherited must not lock the run."""
     run = tmp_path / "run"
-    words = arguments(shared_folder, run, "--workers", 1)
+    words = [*on_fresh.arguments(run), "--workers", "1"]
     hook = at_call("debgcd.train.watch.Metrics.write", 5, after=True)
     assert debgcd(words, tmp_path / "log", hook) == -signal.SIGKILL
     on_fresh.resume(run)
@@ -247,11 +247,9 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def test_ctrl_c_saves_and_says_how_to_go_on(
-    on_fresh: Reference, shared_folder: Path, arguments: Arguments, tmp_path: Path
-) -> None:
+def test_ctrl_c_saves_and_says_how_to_go_on(on_fresh: Reference, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    words = [sys.executable, "-c", INTERRUPTED, *arguments(shared_folder, run, "--workers", 1)]
+    words = [sys.executable, "-c", INTERRUPTED, *on_fresh.arguments(run), "--workers", "1"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=100, start_new_session=True, check=False)
     assert done.returncode == 130, done.stderr
     assert done.stderr.splitlines()[-1] == f"debgcd: stopped; to go on: debgcd resume {run}"

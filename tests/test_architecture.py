@@ -1,0 +1,181 @@
+"""What keeps the package readable and safe: imports go one way, files are short, nothing given to it is executed."""
+
+from __future__ import annotations
+
+import ast
+import graphlib
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "debgcd"
+
+# A module may import from its own room and from those before it.
+ROOMS = [
+    {"errors", "files", "progress", "schedules", "overlay", "config"},
+    {"data"},
+    {"model"},
+    {"losses"},
+    {"evaluate"},
+    {"cluster"},
+    {"methods"},
+    {"train"},
+    {"predict", "check", "discoverer"},
+    {"figures"},
+    {"demo"},
+    {"commands", "cli"},
+]
+LONGEST = 300
+LONGER: dict[str, str] = {}  # module -> why it may be longer
+
+
+def module_name(path: Path) -> str:
+    parts = list(path.relative_to(ROOT).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+TREES = {name: ast.parse(path.read_text("utf-8")) for name, path in MODULES.items()}
+
+
+def room(module: str) -> int:
+    top = module.split(".")[1]
+    found = [i for i, names in enumerate(ROOMS) if top in names]
+    assert found, f"{module} is in no room: add {top!r} to ROOMS and to docs/architecture.md"
+    return found[0]
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    """Names of all modules and members imported anywhere in a file, also within functions and for types alone."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "write the whole name: from debgcd.x import y"
+            assert node.module is not None
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def own_imports(module: str) -> set[str]:
+    """The modules of the package that a module imports; the package itself only says its version."""
+    return {name for name in imported(TREES[module]) if name in MODULES} - {"debgcd", module}
+
+
+def calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
+    """Every call, with the dotted name that is called."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func), node
+
+
+def test_there_is_something_to_check() -> None:
+    assert len(MODULES) > 50
+    assert own_imports("debgcd.methods.debgcd") >= {"debgcd.losses", "debgcd.schedules", "debgcd.model.heads"}
+    assert "debgcd.model.vit" in own_imports("debgcd.model.load")  # an import within a function
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if name != "debgcd"])
+def test_imports_go_one_way(module: str) -> None:
+    for other in own_imports(module):
+        assert room(other) <= room(module), f"{module} must not import {other}"
+
+
+def test_no_imports_in_a_circle() -> None:
+    """Within a room neither; a package stands for its front door, `__init__.py`."""
+    graphlib.TopologicalSorter({name: own_imports(name) for name in MODULES if name != "debgcd"}).prepare()
+
+
+def test_the_package_itself_imports_only_what_it_offers() -> None:
+    assert own_imports("debgcd") == {"debgcd.discoverer"}
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_no_long_files(module: str) -> None:
+    lines = len(MODULES[module].read_text("utf-8").splitlines())
+    if module in LONGER:
+        assert lines > LONGEST, f"{module} is short enough by now: take it off the list"
+    else:
+        assert lines <= LONGEST
+
+
+FORBIDDEN_MODULES = {"pickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "torchvision", "timm"}
+FORBIDDEN_CALLS = {
+    *("eval", "exec", "compile", "__import__", "builtins.eval", "builtins.exec"),
+    *("yaml.load", "yaml.load_all", "yaml.full_load", "yaml.unsafe_load", "yaml.Loader", "yaml.UnsafeLoader"),
+    *("os.system", "os.popen", "torch.hub.load", "torch.jit.load", "np.lib.format.read_array"),
+}
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_nothing_given_to_it_is_executed(module: str) -> None:
+    tree = TREES[module]
+    bad = {name.split(".")[0] for name in imported(tree)} & FORBIDDEN_MODULES
+    assert not bad, f"{module} imports {bad}"
+    for name, call in calls(tree):
+        assert name not in FORBIDDEN_CALLS, f"{module} line {call.lineno}: {name}"
+        keywords = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
+        if name == "torch.load":
+            assert keywords.get("weights_only") == "True", f"{module} line {call.lineno}: torch.load"
+        for danger in ("allow_pickle", "trust_remote_code", "shell"):
+            assert keywords.get(danger, "False") == "False", f"{module} line {call.lineno}: {danger}"
+    names = {
+        f"{node.module}.{alias.name}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert not names & (FORBIDDEN_CALLS | {"torch.load"}), f"{module}: call it by its whole name"
+
+
+def loaded_after(statement: str) -> set[str]:
+    code = f"import sys\n{statement}\nprint(*sorted({{name.split('.')[0] for name in sys.modules}}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    return set(done.stdout.splitlines()[-1].split())
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["import debgcd; debgcd.__version__", "from debgcd.cli import main; main([])", "from debgcd import config"],
+)
+def test_what_must_be_quick_does_not_import_torch(statement: str) -> None:
+    assert not loaded_after(statement) & {"torch", "transformers", "sklearn", "scipy", "PIL"}
+
+
+def test_no_module_imports_a_library_of_another_feature() -> None:
+    """The extras are optional: each is imported only within a function."""
+    extras = {"pyarrow", "pillow_heif", "tensorboard", "onnx", "fastapi", "matplotlib"}
+    for module, tree in TREES.items():
+        top_level = ast.Module([node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))], [])
+        assert not {name.split(".")[0] for name in imported(top_level)} & extras, module
+
+
+# The two pages about the code.
+
+ARCHITECTURE = ROOT / "docs" / "architecture.md"
+
+
+def test_the_architecture_names_every_module_and_no_other() -> None:
+    text = ARCHITECTURE.read_text("utf-8")
+    named = set(re.findall(r"`(debgcd/[\w/]+\.py)`", text))
+    there = {str(path.relative_to(ROOT)) for path in MODULES.values() if path.name != "__init__.py"}
+    assert there - named == set(), "docs/architecture.md does not say what these are for"
+    assert {name for name in named if not (ROOT / name).is_file()} == set(), "docs/architecture.md names what is gone"
+    assert len(text.splitlines()) < 150
+
+
+def test_the_architecture_lists_rooms_in_their_order() -> None:
+    listed = re.findall(r"^- `debgcd/([\w/]+)\.py`", ARCHITECTURE.read_text("utf-8"), flags=re.MULTILINE)
+    order = [room("debgcd." + name.replace("/", ".")) for name in listed]
+    assert order == sorted(order)
+
+
+def test_the_architecture_points_at_tests_that_exist() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)`", ARCHITECTURE.read_text("utf-8"))
+    assert len(named) > 8
+    assert [name for name in named if not (ROOT / name).is_file()] == []

@@ -1,0 +1,251 @@
+"""The Python interface: what scikit-learn's users expect of fit, predict, transform, save and load."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn.base import clone
+
+import debgcd
+from debgcd import Discoverer
+from debgcd.errors import DataError, UsageError
+
+SETTINGS = {
+    "backbone": {"name": "lite0"},
+    "views": {"size": 32, "resize": 36, "bank": "off"},
+    "heads": {"hidden": 16},
+    "schedule": {"steps": 3, "batch": 8},
+    "run": {"workers": 0},
+}
+K, WIDTH = 4, 1280
+LABELS = ["cat", "ant", "cat", "ant"] + [None] * 12
+
+
+def arrays() -> list[np.ndarray]:
+    """Four colours with noise: two known classes and two new ones."""
+    rng = np.random.default_rng(0)
+    colours = np.array([[220, 40, 40], [40, 40, 220], [40, 200, 40], [230, 230, 60]])
+    return [
+        np.clip(colours[i % 4] + rng.normal(0, 25, (20 + i, 24, 3)), 0, 255).astype(np.uint8)
+        for i in range(len(LABELS))
+    ]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same images as files, a broken one, and links."""
+    place = tmp_path_factory.mktemp("images")
+    for i, image in enumerate(arrays()):
+        Image.fromarray(image).save(place / f"{i:02d}.png")
+    (place / "broken.png").write_bytes(b"no image")
+    os.symlink(place / "00.png", place / "link.png")
+    return place
+
+
+@pytest.fixture(scope="module")
+def paths(folder: Path) -> list[Path]:
+    return [folder / f"{i:02d}.png" for i in range(len(LABELS))]
+
+
+def new(tmp: Path, **values: Any) -> Discoverer:
+    return Discoverer(K, **{"preset": "small", "overrides": SETTINGS, "cache": tmp / "cache", **values})
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory: pytest.TempPathFactory, paths: list[Path]) -> Discoverer:
+    return new(tmp_path_factory.mktemp("fitted")).fit(paths, LABELS)
+
+
+def test_fit_sets_what_it_promises(fitted: Discoverer) -> None:
+    assert fitted.labels_.shape == (len(LABELS),)
+    assert fitted.labels_.dtype == np.int64
+    assert fitted.labels_.min() >= 0
+    assert fitted.labels_.max() < K
+    ids = [(c.category, c.id, c.known) for c in fitted.categories_]
+    assert ids == [(0, "ant", True), (1, "cat", True), (2, "new-01", False), (3, "new-02", False)]
+    assert (fitted.run_.folder / "predictions.csv").exists()
+
+
+def test_shapes(fitted: Discoverer, paths: list[Path]) -> None:
+    some = paths[:5]
+    assert fitted.predict(some).shape == (5,)
+    features = fitted.transform(some)
+    assert features.shape == (5, WIDTH)
+    assert np.isfinite(features).all()
+    novelty = fitted.novelty(some)
+    assert novelty.shape == (5,)
+    assert ((novelty >= 0) & (novelty <= 1)).all()
+    table = fitted.table(some)
+    assert [row["path"] for row in table] == [str(path) for path in some]
+    assert [row["category"] for row in table] == fitted.predict(some).tolist()
+
+
+def test_answers_are_in_the_order_asked(fitted: Discoverer, paths: list[Path]) -> None:
+    whole = fitted.transform(paths)
+    order = [7, 0, 3, 12]
+    np.testing.assert_allclose(fitted.transform([paths[i] for i in order]), whole[order], atol=1e-4)
+    assert len(np.unique(whole.round(3), axis=0)) == len(paths)  # the images differ, so that order can be told
+
+
+def test_strings_paths_and_arrays_are_the_same_images(fitted: Discoverer, paths: list[Path]) -> None:
+    expected = fitted.transform(paths)
+    np.testing.assert_array_equal(fitted.transform([str(path) for path in paths]), expected)
+    np.testing.assert_array_equal(fitted.transform(arrays()), expected)
+    alike = np.stack([image[:20] for image in arrays()])
+    assert fitted.predict(alike).shape == (len(LABELS),)  # one array (N, H, W, 3)
+    assert fitted.predict(alike.astype(float) / 255).tolist() == fitted.predict(alike).tolist()
+
+
+@pytest.mark.parametrize("nothing", [-1, float("nan")])
+def test_unlabelled_is_minus_one_none_or_nan(
+    tmp_path: Path, fitted: Discoverer, paths: list[Path], nothing: float
+) -> None:
+    """Three ways to say the same, on arrays and on paths: the same model, byte for byte."""
+    y = [nothing if label is None else label for label in LABELS]
+    other = new(tmp_path, run=tmp_path / "run").fit(arrays(), y)
+    model = (tmp_path / "run" / "model" / "model.safetensors").read_bytes()
+    assert model == (fitted.run_.model / "model.safetensors").read_bytes()
+    assert other.labels_.tolist() == fitted.labels_.tolist()
+
+
+def test_numbers_as_labels_are_sorted_as_text(tmp_path: Path) -> None:
+    y = np.array([10, 9, 10, 9] + [-1] * 12)
+    found = new(tmp_path, method="kmeans").fit(arrays(), y)
+    assert [category.id for category in found.categories_[:2]] == ["10", "9"]
+
+
+def test_save_and_load_give_the_same_answers(tmp_path: Path, fitted: Discoverer, paths: list[Path]) -> None:
+    fitted.save(tmp_path / "model")
+    loaded = Discoverer.load(tmp_path / "model", cache=tmp_path / "cache")
+    np.testing.assert_array_equal(loaded.predict(paths), fitted.predict(paths))
+    np.testing.assert_array_equal(loaded.transform(paths), fitted.transform(paths))
+    np.testing.assert_array_equal(loaded.novelty(paths), fitted.novelty(paths))
+    assert loaded.categories_ == fitted.categories_
+    assert (loaded.k, loaded.method, loaded.preset, loaded.seed) == (K, "debgcd", "small", 0)
+    run = Discoverer.load(fitted.run_.folder, cache=tmp_path / "cache")
+    np.testing.assert_array_equal(run.predict(paths), fitted.predict(paths))
+    with pytest.raises(UsageError, match="not empty"):
+        fitted.save(tmp_path / "model")
+
+
+def test_a_file_that_cannot_be_used_gets_minus_one_and_a_warning(
+    fitted: Discoverer, folder: Path, paths: list[Path]
+) -> None:
+    asked = [paths[0], folder / "broken.png", paths[1], folder / "absent.png"]
+    with pytest.warns(UserWarning, match=r"2 of 4 images cannot be used, e\.g\. .*broken\.png: not-an-image"):
+        categories = fitted.predict(asked)
+    assert categories.tolist() == [fitted.labels_[0], -1, fitted.labels_[1], -1]
+    with pytest.warns(UserWarning, match="2 of 4"):
+        features = fitted.transform(asked)
+    assert np.isnan(features[[1, 3]]).all()
+    assert np.isfinite(features[[0, 2]]).all()
+    with pytest.warns(UserWarning, match="2 of 4"):
+        assert np.isnan(fitted.novelty(asked)).tolist() == [False, True, False, True]
+    assert [row["path"] for row in fitted.table(asked)] == [str(paths[0]), str(paths[1])]
+
+
+def test_no_usable_file_at_all(fitted: Discoverer, folder: Path) -> None:
+    for ask, shape in ((fitted.predict, (1,)), (fitted.novelty, (1,)), (fitted.transform, (1, WIDTH))):
+        with pytest.warns(UserWarning, match="1 of 1 images cannot be used"):
+            answer = ask([folder / "broken.png"])
+        assert answer.shape == shape
+        assert (answer == -1).all() or np.isnan(answer).all()
+    with pytest.raises(DataError, match="no images"):
+        fitted.predict([])
+
+
+def test_a_file_asked_for_twice_or_by_a_link_is_answered_twice(
+    fitted: Discoverer, folder: Path, paths: list[Path]
+) -> None:
+    asked = [paths[0], paths[3], paths[0], folder / "link.png", folder / ".." / folder.name / "03.png"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        answer = fitted.transform(asked)
+    for i, j in ((0, 2), (0, 3), (1, 4)):
+        np.testing.assert_array_equal(answer[i], answer[j])
+    assert np.isfinite(answer).all()
+    assert not np.array_equal(answer[0], answer[1])
+
+
+def test_before_fit_there_is_nothing_to_ask(tmp_path: Path, paths: list[Path]) -> None:
+    empty = new(tmp_path)
+    for ask in (empty.predict, empty.transform, empty.novelty, empty.table):
+        with pytest.raises(UsageError, match="no model yet; call fit"):
+            ask(paths)
+    with pytest.raises(UsageError, match="no model yet"):
+        empty.save(tmp_path / "model")
+    with pytest.raises(UsageError, match="no model yet"):
+        _ = empty.categories_
+
+
+def test_k_means_has_no_novelty(tmp_path: Path, paths: list[Path]) -> None:
+    found = new(tmp_path, method="kmeans").fit(paths, LABELS)
+    assert found.predict(paths).max() < K
+    with pytest.raises(UsageError, match="kmeans has no novelty detector"):
+        found.novelty(paths)
+
+
+def test_parameters_are_scikit_learns() -> None:
+    found = Discoverer(7, method="simgcd", seed=3, overrides=SETTINGS)
+    assert found.get_params() == {
+        "k": 7,
+        "method": "simgcd",
+        "preset": None,
+        "seed": 3,
+        "run": None,
+        "cache": None,
+        "overrides": SETTINGS,
+    }
+    copy = clone(found)
+    assert copy is not found
+    assert copy.get_params() == found.get_params()
+    assert copy.set_params(k=9).k == 9
+    assert "k=7" in repr(found)
+
+
+def test_fit_does_not_change_its_parameters(fitted: Discoverer) -> None:
+    """scikit-learn's clone of a fitted one is an unfitted one with the same parameters."""
+    assert fitted.overrides == SETTINGS
+    with pytest.raises(UsageError, match="no model yet"):
+        _ = clone(fitted).categories_
+
+
+@pytest.mark.parametrize(
+    ("values", "labels", "error", "says"),
+    [
+        ({"k": None}, LABELS, UsageError, "how many categories"),
+        ({"k": 1}, LABELS, UsageError, "K is 1 but the labels name M = 2"),
+        ({"k": 99}, LABELS, UsageError, "only 16 training images"),
+        ({"method": "deb"}, LABELS, UsageError, "no method 'deb'"),
+        ({"preset": "big"}, LABELS, UsageError, "no preset 'big'"),
+        ({"overrides": {"shedule": {}}}, LABELS, UsageError, "Discoverer: unknown key 'shedule'"),
+        ({}, [None] * 16, DataError, "No training image has a label"),
+        ({}, ["a"] * 16, DataError, "nothing to discover"),
+        ({}, ["a"], UsageError, "labels has 1 entries for 16 images"),
+    ],
+)
+def test_what_fit_refuses(
+    tmp_path: Path, paths: list[Path], values: dict[str, Any], labels: list, error: type[Exception], says: str
+) -> None:
+    with pytest.raises(error, match=says):
+        new(tmp_path).set_params(**values).fit(paths, labels)
+
+
+def test_a_run_directory_that_is_not_empty_is_refused(tmp_path: Path, paths: list[Path]) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "mine.txt").write_text("keep")
+    with pytest.raises(UsageError, match="not empty"):
+        new(tmp_path, run=tmp_path / "run").fit(paths, LABELS)
+    assert [file.name for file in (tmp_path / "run").iterdir()] == ["mine.txt"]
+
+
+def test_the_package_offers_it() -> None:
+    assert debgcd.Discoverer is Discoverer
+    with pytest.raises(AttributeError, match="no attribute 'Discover'"):
+        _ = debgcd.Discover

@@ -1,0 +1,364 @@
+"""What `resume` finds: nothing yet, everything, half of it, damaged files, another process; and what stops a run."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import resource
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from forks import at_call, debgcd, forked, logged_steps, result, sha256
+
+from debgcd.files import lock
+from debgcd.methods import DebGCD, Loss
+
+Train = Callable[..., Any]
+Command = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def stopped(shared_folder: Path, arguments: Callable[..., list[str]], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of 12 steps that was killed after the seventh; its newest checkpoints are of steps 3 and 6."""
+    run = tmp_path_factory.mktemp("stopped") / "run"
+    hook = at_call("debgcd.train.watch.Metrics.write", 7, after=True)
+    assert debgcd(arguments(shared_folder, run), run.parent / "log", hook) == -signal.SIGKILL
+    return run
+
+
+@pytest.fixture(scope="module")
+def whole(shared_folder: Path, arguments: Callable[..., list[str]], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same run, not killed: not to be changed."""
+    run = tmp_path_factory.mktemp("whole") / "run"
+    assert debgcd(arguments(shared_folder, run), run.parent / "log") == 0
+    return run
+
+
+@pytest.fixture
+def run(stopped: Path, tmp_path: Path) -> Path:
+    """A copy of the stopped run, to be damaged."""
+    return Path(shutil.copytree(stopped, tmp_path / "run"))
+
+
+def test_resume_before_the_first_checkpoint(command: Command, whole: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    for name in ("config.yaml", "manifest.csv"):
+        shutil.copy(whole / name, run / name)
+    assert command("resume", run).code == 0
+    assert result(run) == result(whole)
+
+
+def test_resume_of_a_finished_run_changes_nothing(command: Command, whole: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in whole.rglob("*")}
+    said = command("resume", whole)
+    assert said.code == 0 and "has finished" in said.out and str(whole / "predictions.csv") in said.out
+    assert {path: path.stat().st_mtime_ns for path in whole.rglob("*")} == before
+
+
+def test_each_step_is_logged_once(command: Command, run: Path, whole: Path) -> None:
+    assert logged_steps(run) == [1, 2, 3, 4, 5, 6, 7]
+    with open(run / "metrics.jsonl", "a", encoding="utf-8") as file:
+        file.write('{"step": 8, "lo')  # cut short
+    assert command("resume", run).code == 0
+    assert logged_steps(run) == logged_steps(whole) == list(range(1, 13))
+    losses = [[json.loads(line)["loss"] for line in open(folder / "metrics.jsonl")] for folder in (run, whole)]
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.parametrize(("keep", "kept"), [(1, [12]), (2, [9, 12]), (3, [6, 9, 12]), (9, [3, 6, 9, 12])])
+def test_the_newest_checkpoints_are_kept(
+    train: Train, shared_folder: Path, tmp_path: Path, keep: int, kept: list[int]
+) -> None:
+    train(shared_folder, tmp_path / "run", "--method", "simgcd", run__keep=keep)
+    names = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
+    assert names == [f"step-{step:08d}" for step in kept]
+
+
+def test_retention_after_a_resume(command: Command, run: Path) -> None:
+    command("resume", run)
+    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["step-00000009", "step-00000012"]
+
+
+def test_a_second_process_is_refused(command: Command, run: Path, whole: Path, tmp_path: Path) -> None:
+    with lock(run):  # this process works on the run; the fork is the second one
+        assert debgcd(["resume", run], tmp_path / "log") == 2
+    assert (tmp_path / "log").read_text().splitlines() == [
+        f"debgcd: another process is working on the run in {run}; wait for it, or stop it"
+    ]
+    assert command("resume", run).code == 0
+    assert result(run) == result(whole)
+
+
+def test_the_lock_is_held_while_a_run_trains(run: Path, tmp_path: Path) -> None:
+    """A second `resume`, begun in the middle of the first one, is refused."""
+
+    def second() -> None:
+        code = forked(lambda: debgcd(["resume", run], tmp_path / "second"), tmp_path / "between")
+        (tmp_path / "code").write_text(str(code))
+
+    assert debgcd(["resume", run], tmp_path / "first", at_call("torch.optim.SGD.step", 2, second)) == 0
+    assert (tmp_path / "code").read_text() == "2"
+    assert "another process" in (tmp_path / "second").read_text()
+
+
+# What stops a run by itself
+
+
+def spoil(monkeypatch: pytest.MonkeyPatch, step: int, change: Callable[[torch.Tensor], torch.Tensor]) -> list[int]:
+    """From the given step on, counted from 0, the loss is changed; returns the list of optimiser steps done."""
+    original, calls, steps = DebGCD.loss, [0], []
+
+    def loss(self: DebGCD, output: Any, label: torch.Tensor, progress: float) -> Loss:
+        found = original(self, output, label, progress)
+        calls[0] += 1
+        total = change(found.total) if calls[0] > step else found.total
+        return Loss(total, found.terms, found.used)
+
+    real = torch.optim.SGD.step
+    monkeypatch.setattr(DebGCD, "loss", loss)
+    monkeypatch.setattr(torch.optim.SGD, "step", lambda self: (steps.append(1), real(self)))
+    return steps
+
+
+def infinite_gradient(total: torch.Tensor) -> torch.Tensor:
+    """The same number, but its slope is that of a square root at zero."""
+    return total + (total - total.detach()).clamp_min(0).sqrt()
+
+
+@pytest.mark.parametrize(
+    "change", [lambda total: total * float("nan"), lambda total: total * float("inf"), infinite_gradient]
+)
+def test_what_is_not_finite_stops_before_the_step(
+    train: Train,
+    command: Command,
+    shared_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    whole: Path,
+    change: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        steps = spoil(patch, 7, change)
+        said = train(shared_folder, run)
+    assert said.code == 1
+    assert len(steps) == 7  # the eighth gradient was never used
+    failure = json.loads((run / "failure.json").read_text())
+    assert failure["step"] == 7 and len(failure["images"]) == 8
+    assert all(Path(path).is_file() for path in failure["images"])
+    for word in ("loss ", "gradient ", "distillation ", "info_nce ", "debiased_labelled ", failure["images"][0]):
+        assert word in said.complaint
+    assert str(run / "checkpoints" / "step-00000006") in said.complaint
+    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["step-00000003", "step-00000006"]
+    assert not (run / "model").exists() and not (run / "predictions.csv").exists()
+    assert logged_steps(run) == list(range(1, 8))
+    assert command("resume", run).code == 0  # the cause is gone; nothing that was saved is spoiled
+    assert result(run) == result(whole)
+
+
+def test_a_first_step_that_is_not_finite_names_no_checkpoint(
+    train: Train, shared_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = spoil(monkeypatch, 0, lambda total: total * float("nan"))
+    said = train(shared_folder, tmp_path / "run")
+    assert (said.code, steps) == (1, [])
+    assert "none yet" in said.complaint
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_a_full_disk_at_a_checkpoint(
+    train: Train, command: Command, shared_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: Path
+) -> None:
+    run, real, calls = tmp_path / "run", Path.write_bytes, []
+
+    def full(path: Path, content: bytes) -> int:
+        calls.append(path.name)
+        if len(calls) == 2:
+            real(path, content[:100])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        return real(path, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_bytes", full)
+        said = train(shared_folder, run)
+    assert said.code == 3
+    assert "No space left on device" in said.complaint and f"to go on: debgcd resume {run}" in said.complaint
+    assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-00000003"]  # the whole one, and no half
+    assert command("resume", run).code == 0
+    assert result(run) == result(whole)
+
+
+def test_a_write_that_the_system_refuses_at_a_checkpoint(run: Path, tmp_path: Path, whole: Path) -> None:
+    """A real failure, not a simulated one: the system takes no file as large as a checkpoint."""
+
+    def limit() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+
+    log = tmp_path / "log"
+    assert debgcd(["resume", run], log, limit) == 3, log.read_text()
+    assert f"debgcd resume {run}" in log.read_text() and "Traceback" not in log.read_text()
+    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["step-00000003", "step-00000006"]
+    assert debgcd(["resume", run], log) == 0
+    assert result(run) == result(whole)
+
+
+@pytest.mark.parametrize(("bank", "workers"), [("off", 0), ("off", 1), ("on", 0)])
+def test_an_image_that_is_gone(
+    arguments: Callable[..., list[str]], command: Command, tiny_folder: Path, tmp_path: Path, bank: str, workers: int
+) -> None:
+    run = tmp_path / "run"
+    words = arguments(tiny_folder, run, "--bank", bank, "--workers", workers)
+    assert debgcd(words, tmp_path / "log", at_call("torch.optim.SGD.step", 5)) == -signal.SIGKILL
+    (tiny_folder / "unlabelled").rename(tmp_path / "moved")
+    said = command("resume", run)
+    assert said.code == 3 and f"{tiny_folder}/unlabelled/" in said.complaint and "put the file back" in said.complaint
+
+
+# What may have happened to the files between
+
+
+def newest(run: Path) -> Path:
+    return run / "checkpoints" / "step-00000006"
+
+
+def rewrite(name: str, content: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).write_text(content) and None
+
+
+def truncate(name: str, keep: int) -> Callable[[Path], None]:
+    return lambda folder: os.truncate(folder / name, keep)
+
+
+def flip(name: str) -> Callable[[Path], None]:
+    def work(folder: Path) -> None:
+        content = bytearray((folder / name).read_bytes())
+        content[len(content) // 2] ^= 0x10
+        (folder / name).write_bytes(content)
+
+    return work
+
+
+def as_file(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.write_text("no folder")
+
+
+DAMAGE = {
+    "truncated": truncate("state.safetensors", 5000),
+    "empty": truncate("state.safetensors", 0),
+    "flipped": flip("state.safetensors"),
+    "no-tensors": lambda folder: (folder / "state.safetensors").unlink(),
+    "no-json": lambda folder: (folder / "state.json").unlink(),
+    "empty-json": truncate("state.json", 0),
+    "garbage": rewrite("state.json", "\x00\x01{"),
+    "not-a-mapping": rewrite("state.json", "[1, 2]"),
+    "null": rewrite("state.json", "null"),
+    "no-step": rewrite("state.json", '{"sha256": "x"}'),
+    "odd-step": rewrite("state.json", '{"step": {}, "sha256": "x"}'),
+    "a-file": as_file,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_checkpoint_is_named(command: Command, run: Path, damage: str) -> None:
+    DAMAGE[damage](newest(run))
+    said = command("resume", run)
+    assert said.code == 3
+    assert str(newest(run)) in said.complaint and "delete" in said.complaint
+    assert not (run / "predictions.csv").exists()
+
+
+def test_the_advice_for_a_damaged_checkpoint_works(command: Command, run: Path, whole: Path) -> None:
+    flip("state.safetensors")(newest(run))
+    assert "the checkpoint before it" in command("resume", run).complaint
+    shutil.rmtree(newest(run))
+    assert command("resume", run).code == 0
+    assert result(run) == result(whole)
+
+
+@pytest.mark.parametrize("settings", [{"heads.hidden": 8}, {"k": 4}, {"backbone.tuned_blocks": 2}])
+def test_a_checkpoint_of_another_configuration(
+    train: Train, command: Command, shared_folder: Path, run: Path, tmp_path: Path, settings: dict[str, int]
+) -> None:
+    other = tmp_path / "other"
+    assert train(shared_folder, other, schedule__steps=6, **settings).code == 0
+    shutil.rmtree(newest(run))
+    shutil.copytree(newest(other), newest(run))
+    said = command("resume", run)
+    assert said.code == 3 and "does not fit this run's configuration" in said.complaint
+
+
+@pytest.mark.parametrize("text", ["", "{}", "k: 3", "[]", "\x00", "a: [", "methode: debgcd", "k: many"])
+def test_a_damaged_config_yaml(command: Command, run: Path, text: str) -> None:
+    (run / "config.yaml").write_text(text)
+    said = command("resume", run)
+    assert said.code in (2, 3) and "config.yaml" in said.complaint
+
+
+@pytest.mark.parametrize("text", [None, "", "path\n", "nonsense", 'path,label\n"unclosed'])
+def test_a_damaged_manifest(command: Command, run: Path, text: str | None) -> None:
+    (run / "manifest.csv").unlink()
+    if text is not None:
+        (run / "manifest.csv").write_text(text)
+    said = command("resume", run)
+    assert said.code in (2, 3) and "manifest.csv" in said.complaint
+
+
+MODEL_DAMAGE = {
+    "truncated": truncate("model.safetensors", 5000),
+    "empty": truncate("model.safetensors", 0),
+    "flipped": flip("model.safetensors"),
+    "no-tensors": lambda folder: (folder / "model.safetensors").unlink(),
+    "no-config": lambda folder: (folder / "config.json").unlink(),
+    "no-categories": lambda folder: (folder / "categories.json").unlink(),
+    "config-garbage": rewrite("config.json", "{{"),
+    "config-list": rewrite("config.json", "[]"),
+    "config-null": rewrite("config.json", "null"),
+    "categories-garbage": rewrite("categories.json", "\x00"),
+    "categories-empty": rewrite("categories.json", "[]"),
+    "categories-numbers": rewrite("categories.json", "[1, 2, 3]"),
+}
+
+
+def edit(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
+    """config.json that is valid JSON with the right sha256, but not what a run wrote."""
+
+    def work(folder: Path) -> None:
+        facts = json.loads((folder / "config.json").read_text())
+        change(facts)
+        (folder / "config.json").write_text(json.dumps(facts))
+
+    return work
+
+
+MODEL_DAMAGE["config-inner-list"] = edit(lambda facts: facts.update(config=[]))
+MODEL_DAMAGE["config-inner-empty"] = edit(lambda facts: facts.update(config={}))
+MODEL_DAMAGE["config-unknown-key"] = edit(lambda facts: facts["config"].update(colour="red"))
+MODEL_DAMAGE["config-other-k"] = edit(lambda facts: facts["config"].update(k=7))
+MODEL_DAMAGE["config-other-heads"] = edit(lambda facts: facts["config"]["heads"].update(hidden=5))
+MODEL_DAMAGE["other-weights"] = edit(lambda facts: facts["config"]["backbone"].update(sha256="0" * 64))
+
+
+@pytest.mark.parametrize("damage", MODEL_DAMAGE)
+def test_a_damaged_model_is_named(
+    command: Command, whole: Path, shared_folder: Path, tmp_path: Path, damage: str
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(whole / "model", run / "model")
+    MODEL_DAMAGE[damage](run / "model")
+    said = command("predict", run, shared_folder / "unlabelled" / "10.png")
+    assert said.code == 3 and not said.out
+    assert str(run / "model") in said.complaint or "backbone" in said.complaint
+
+
+def test_the_sha256_of_a_checkpoint_is_that_of_its_file(whole: Path) -> None:
+    place = whole / "checkpoints" / "step-00000012"
+    assert json.loads((place / "state.json").read_text()) == {"step": 12, "sha256": sha256(place / "state.safetensors")}
