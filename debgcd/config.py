@@ -184,7 +184,7 @@ def assignment(text: str) -> dict[str, Any]:
     try:
         nested: Any = yaml.safe_load(value)
     except yaml.YAMLError as error:
-        raise UsageError(f"--set {text!r} has a value that is not YAML; quote it, or see docs/config.md") from error
+        raise UsageError(f"--set {text!r} has a value that is not YAML; quote it") from error
     for part in reversed(key.strip().split(".")):
         nested = {part: nested}
     return nested
@@ -286,6 +286,10 @@ def _check(config: Config, where: str) -> None:
     if switches.guidance and not (switches.debiased and switches.detector):
         raise UsageError(
             f"{where}: ablation.guidance needs ablation.debiased and ablation.detector; set guidance: false"
+        )
+    if switches.debiased and not (switches.labelled or switches.unlabelled):
+        raise UsageError(
+            f"{where}: without ablation.labelled and ablation.unlabelled there is no debiased learning; set debiased: false"
         )
     if switches.auxiliary and not switches.debiased:
         raise UsageError(f"{where}: ablation.auxiliary needs ablation.debiased; set auxiliary: false")

@@ -60,7 +60,13 @@ def read_predictions(run: Run) -> tuple[list[Prediction], list[Category]]:
     return rows, read_categories(run.model)
 
 
-def evaluate(run: Run, setup: Setup) -> dict[str, Any]:
+def unlabelled(setup: Setup) -> Inference:
+    """What the network says of the unlabelled training images, with all its heads."""
+    free = np.flatnonzero(setup.label < 0)
+    return infer(setup.network, setup.method, setup.tokens.centre(free), heads=("detector", "debiased"))
+
+
+def evaluate(run: Run, setup: Setup, inference: Inference) -> dict[str, Any]:
     """All measures on the unlabelled training images and, if there is one, on the test split; as in evaluation.json."""
     if not has_truth(run.manifest):
         raise DataError(
@@ -68,29 +74,26 @@ def evaluate(run: Run, setup: Setup) -> dict[str, Any]:
             "`truth` column to measure against"
         )
     rows, test = training_rows(run.manifest), test_rows(run.manifest)
-    free = np.flatnonzero(setup.label < 0)
-    parts = {"unlabelled": (rows[free], setup.tokens.centre(free))}
-    if len(test):
-        parts["test"] = (test, fresh_tokens(run, setup.network, test).centre(np.arange(len(test))))
     result = {}
-    for name, (part, tokens) in parts.items():
-        truth = truth_ids(run.manifest, part)
-        if (truth >= 0).any():
-            inference = infer(setup.network, setup.method, tokens, heads=("detector", "debiased"))
-            result[name] = measure(inference, truth, setup.known)
+    truth = truth_ids(run.manifest, rows[setup.label < 0])
+    if (truth >= 0).any():
+        result["unlabelled"] = measure(inference, truth, setup.known)
+    truth = truth_ids(run.manifest, test)
+    if (truth >= 0).any():
+        tokens = fresh_tokens(run, setup.network, test).centre(np.arange(len(test)))
+        held_out = infer(setup.network, setup.method, tokens, heads=("detector", "debiased"))
+        result["test"] = measure(held_out, truth, setup.known)
     return result
 
 
-def finish(run: Run, setup: Setup) -> None:
+def finish(run: Run, setup: Setup, inference: Inference, scores: dict[str, Any] | None) -> None:
     """Write what a run ends with; predictions.csv comes last, so that where it is the rest is too."""
     assert run.config.k is not None
     found = categories(run.manifest.classes, run.config.k)
     save_model(run.model, setup.network.state(), run.config, found)
-    if has_truth(run.manifest):
-        write_evaluation(run, evaluate(run, setup))
-    free = np.flatnonzero(setup.label < 0)
-    paths = [run.manifest.paths[row] for row in training_rows(run.manifest)[free]]
-    inference = infer(setup.network, setup.method, setup.tokens.centre(free))
+    if scores is not None:
+        write_evaluation(run, scores)
+    paths = [run.manifest.paths[row] for row in training_rows(run.manifest)[setup.label < 0]]
     write_text(run.predictions, predictions_csv(prediction_rows(paths, inference, found)))
 
 

@@ -25,7 +25,7 @@ from debgcd.methods.protocol import Loss
 from debgcd.model.network import Network
 from debgcd.progress import progress
 from debgcd.train import checkpoint
-from debgcd.train.finish import evaluate, finish
+from debgcd.train.finish import evaluate, finish, unlabelled
 from debgcd.train.run import Run, training_rows
 from debgcd.train.setup import Setup
 from debgcd.train.watch import Metrics, Utilisation, has_truth
@@ -60,7 +60,8 @@ def train(run: Run, setup: Setup) -> None:
     sampler = Sampler(half_labelled(setup.label), long.batch, config.seed)
     label = torch.from_numpy(setup.label).to(setup.device)
     utilisation = Utilisation(run.manifest, setup)
-    evaluate_every = config.run.eval_every * long.steps_per_epoch if has_truth(run.manifest) else long.steps + 1
+    measurable = has_truth(run.manifest)
+    choosy = measurable and config.model_kept == "best-old"
 
     resumed = checkpoint.resume(run.checkpoints, network, optimiser)
     first = resumed or 0
@@ -93,21 +94,28 @@ def train(run: Run, setup: Setup) -> None:
                 values["images_per_second"] = metrics.images_per_second()
                 metrics.write(done, values)
                 report(done, long.steps, f"loss {values['loss']:.3f} · {values['images_per_second']:.0f} images/s")
-            if done % evaluate_every == 0 or (done == long.steps and evaluate_every <= long.steps):
-                scores = evaluate(run, setup)
+            last = done == long.steps
+            if (choosy and last) or (
+                measurable and not last and done % (config.run.eval_every * long.steps_per_epoch) == 0
+            ):
+                scores = evaluate(run, setup, unlabelled(setup))
                 metrics.write(done, {"evaluation": scores})
-                if config.model_kept == "best-old" and "test" in scores:
+                if choosy and "test" in scores:
                     old = scores["test"]["gcd"]["accuracy"]["old"]
                     checkpoint.keep_best(run.checkpoints / "best", done, network, old)
-            if done < long.steps and (stop.is_set() or done % config.run.checkpoint_every == 0):
+            if not last and (stop.is_set() or done % config.run.checkpoint_every == 0):
                 checkpoint.save(run.checkpoints, done, network, optimiser, config.run.keep)
-            if done < long.steps and stop.is_set():
+            if not last and stop.is_set():
                 raise Interrupted
-    if resumed != long.steps:
-        at_epoch(-(-long.steps // long.steps_per_epoch))  # the one after the last
-        checkpoint.save(run.checkpoints, long.steps, network, optimiser, config.run.keep)
-    checkpoint.restore_best(run.checkpoints / "best", network)
-    finish(run, setup)
+        if resumed != long.steps:
+            at_epoch(-(-long.steps // long.steps_per_epoch))  # the one after the last
+            checkpoint.save(run.checkpoints, long.steps, network, optimiser, config.run.keep)
+        checkpoint.restore_best(run.checkpoints / "best", network)
+        inference = unlabelled(setup)
+        final = evaluate(run, setup, inference) if measurable else None
+        if final is not None:
+            metrics.write(long.steps, {"evaluation": final})
+        finish(run, setup, inference, final)
 
 
 def sgd(network: Network, schedule: ScheduleConfig) -> torch.optim.SGD:

@@ -17,7 +17,7 @@ from debgcd.model.backbone import Backbone
 from debgcd.model.load import load_backbone, load_default
 from debgcd.model.precision import pick_device
 from debgcd.progress import progress, say
-from debgcd.train.finish import evaluate, write_evaluation
+from debgcd.train.finish import evaluate, unlabelled, write_evaluation
 from debgcd.train.loop import train
 from debgcd.train.model_folder import load_model
 from debgcd.train.run import Run, open_run, training_rows
@@ -71,7 +71,7 @@ def measure(folder: Path) -> dict[str, object]:
     setup.network.load_state(
         load_model(run.model, backbone=None, cache=cache_folder(run.config.run.cache)).network.state()
     )
-    scores = evaluate(run, setup)
+    scores = evaluate(run, setup, unlabelled(setup))
     write_evaluation(run, scores)
     return scores
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch._dynamo  # noqa: F401
 
 import debgcd.predict
-import debgcd.train.start  # noqa: F401
+import debgcd.train.start
 
 Hook = Callable[[], Any]
 

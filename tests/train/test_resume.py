@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import resource
 import shutil
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from forks import at_call, debgcd, forked, logged_steps, result, sha256
+from forks import at_call, debgcd, logged_steps, result, sha256
 
 from debgcd.files import lock
 from debgcd.methods import DebGCD, Loss
@@ -68,8 +69,8 @@ def test_each_step_is_logged_once(command: Command, run: Path, whole: Path) -> N
         file.write('{"step": 8, "lo')  # cut short
     assert command("resume", run).code == 0
     assert logged_steps(run) == logged_steps(whole) == list(range(1, 13))
-    losses = [[json.loads(line)["loss"] for line in open(folder / "metrics.jsonl")] for folder in (run, whole)]
-    assert losses[0] == losses[1]
+    logs = [(folder / "metrics.jsonl").read_text("utf-8").splitlines() for folder in (run, whole)]
+    assert [json.loads(line)["loss"] for line in logs[0]] == [json.loads(line)["loss"] for line in logs[1]]
 
 
 @pytest.mark.parametrize(("keep", "kept"), [(1, [12]), (2, [9, 12]), (3, [6, 9, 12]), (9, [3, 6, 9, 12])])
@@ -100,8 +101,7 @@ def test_the_lock_is_held_while_a_run_trains(run: Path, tmp_path: Path) -> None:
     """A second `resume`, begun in the middle of the first one, is refused."""
 
     def second() -> None:
-        code = forked(lambda: debgcd(["resume", run], tmp_path / "second"), tmp_path / "between")
-        (tmp_path / "code").write_text(str(code))
+        (tmp_path / "code").write_text(str(debgcd(["resume", run], tmp_path / "second")))
 
     assert debgcd(["resume", run], tmp_path / "first", at_call("torch.optim.SGD.step", 2, second)) == 0
     assert (tmp_path / "code").read_text() == "2"
@@ -152,6 +152,8 @@ def test_what_is_not_finite_stops_before_the_step(
     assert len(steps) == 7  # the eighth gradient was never used
     failure = json.loads((run / "failure.json").read_text())
     assert failure["step"] == 7 and len(failure["images"]) == 8
+    assert math.isfinite(float(failure["terms"]["loss"])) == (change is infinite_gradient)
+    assert not math.isfinite(float(failure["terms"]["gradient"]))
     assert all(Path(path).is_file() for path in failure["images"])
     for word in ("loss ", "gradient ", "distillation ", "info_nce ", "debiased_labelled ", failure["images"][0]):
         assert word in said.complaint

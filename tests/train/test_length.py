@@ -1,0 +1,203 @@
+"""How long a run is, how fast it learns, what it changes and what it leaves alone."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from torch import nn
+
+from debgcd import config as configuration
+from debgcd.config import ScheduleConfig
+from debgcd.methods import create
+from debgcd.model.backbone import Backbone, Identity
+from debgcd.model.heads import reset_heads
+from debgcd.model.network import Network
+from debgcd.train import loop
+from debgcd.train.loop import Length, length, set_learning_rate, sgd
+from debgcd.train.setup import Setup
+
+Train = Callable[..., Any]
+
+
+@pytest.mark.parametrize(
+    ("images", "batch", "expected"),
+    [
+        (1000, 128, Length(128, 7, 70)),
+        (128, 128, Length(128, 1, 10)),
+        (127, 128, Length(127, 1, 10)),  # never larger than the data
+        (129, 128, Length(128, 1, 10)),
+        (1, 128, Length(1, 1, 10)),  # at least one step an epoch
+        (5994, 128, Length(128, 46, 460)),  # CUB
+    ],
+)
+def test_length_in_epochs(images: int, batch: int, expected: Length) -> None:
+    assert length(ScheduleConfig(epochs=10, batch=batch), images) == expected
+
+
+def test_length_in_steps() -> None:
+    assert length(ScheduleConfig(epochs=10, steps=3, batch=8), 24) == Length(8, 3, 3)
+    assert length(ScheduleConfig(epochs=10, steps=0, batch=8), 24).steps == 0
+    assert length(ScheduleConfig(epochs=10, batch=8), 24, trains=False).steps == 0
+
+
+def test_epochs_on_the_command_line_override_steps(train: Train, shared_folder: Path, tmp_path: Path) -> None:
+    """`--epochs` beats the steps of a preset; here --set would beat both, so the preset's own 300 steps are overridden."""
+    steps = ["--set", "schedule.steps=null"]  # what conftest sets for speed
+    said = train(shared_folder, tmp_path / "run", "--method", "simgcd", "--epochs", 2, *steps, schedule__batch=1000)
+    assert said.code == 0, said.err
+    written = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["schedule"]
+    assert (written["epochs"], written["steps"]) == (2, None)
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in lines] == [1.0, 2.0]  # a batch larger than the data: one step an epoch
+
+
+def test_epochs_replace_the_steps_of_a_preset(command: Train, shared_folder: Path) -> None:
+    small = ("--set", "views.size=32", "--set", "views.resize=36", "--bank", "off", "--set", "heads.hidden=16")
+    for more, steps in [((), 300), (("--epochs", "5"), 5)]:
+        said = command("check", shared_folder, "--preset", "small", "--k", 3, "--json", *small, *more)
+        plan = json.loads(said.out)["plan"]
+        assert steps == 300 or (plan["steps"], plan["batch"]) == (steps, 24)
+        assert steps == 5 or plan["steps"] == yaml.safe_load(preset("small"))["schedule"]["steps"]
+
+
+def preset(name: str) -> str:
+    return configuration.dump(configuration.preset(name))
+
+
+def test_the_learning_rate_is_a_cosine_to_its_end_share() -> None:
+    schedule = ScheduleConfig(lr=0.1, lr_end=0.001, tail_lr=0.25, batch=64)
+    network = tiny_network("debgcd")
+    optimiser, long = sgd(network, schedule), Length(64, 10, 200)
+    top = 0.1 * 64 / 128
+    rates = []
+    for step in range(200):
+        rate = set_learning_rate(optimiser, schedule, long, step)
+        expected = top * 0.001 + (top - top * 0.001) * (1 + math.cos(math.pi * step / 200)) / 2
+        assert rate == pytest.approx(expected, rel=1e-12)
+        rates.append(rate)
+    assert rates[0] == pytest.approx(top) and rates == sorted(rates, reverse=True)
+    assert set_learning_rate(optimiser, schedule, long, 200) == pytest.approx(top * 0.001)
+
+
+def test_the_learning_rate_follows_the_real_batch(train: Train, shared_folder: Path, tmp_path: Path) -> None:
+    train(
+        shared_folder, tmp_path / "run", schedule__batch=1000, schedule__steps=2, schedule__lr=0.3, schedule__lr_end=0
+    )
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    top = 0.3 * 24 / 128  # 24 images, though a batch of 1000 was asked for
+    assert [line["lr"] for line in lines] == pytest.approx([top, top / 2])
+
+
+def test_groups_of_the_optimiser() -> None:
+    schedule = ScheduleConfig(weight_decay=0.01, tail_lr=0.1, lr=1.28, momentum=0.7)
+    network = tiny_network("debgcd")
+    optimiser = sgd(network, schedule)
+    set_learning_rate(optimiser, schedule, Length(100, 1, 10), 0)
+    tail = {id(parameter) for parameter in network.backbone.tuned.parameters()}
+    heads = {id(parameter) for parameter in network.heads.parameters()}
+    found = set()
+    for group in optimiser.param_groups:
+        for parameter in group["params"]:
+            found.add(id(parameter))
+            assert group["weight_decay"] == (0.01 if parameter.ndim > 1 else 0.0)
+            assert group["lr"] == pytest.approx(0.1 if id(parameter) in tail else 1.0)
+            assert group["momentum"] == 0.7
+    assert found == tail | heads
+    assert {parameter.ndim for parameter in network.heads.parameters()} == {1, 2}
+
+
+def test_only_tail_and_heads_change(
+    train: Train, shared_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original, seen = loop.train, []
+
+    def watched(run: Any, setup: Setup) -> None:
+        before = {name: value.clone() for name, value in setup.network.state_dict().items()}
+        original(run, setup)
+        seen.append((setup.network, before))
+
+    monkeypatch.setattr("debgcd.train.start.train", watched)
+    assert train(shared_folder, tmp_path / "run").code == 0
+    ((network, before),) = seen
+    trained = {f"backbone.tuned.{name}" for name, _ in network.backbone.tuned.named_parameters()}
+    trained |= {f"heads.{name}" for name, _ in network.heads.named_parameters()}
+    parameters = dict(network.named_parameters())
+    assert trained < set(parameters)
+    for name, parameter in parameters.items():
+        assert parameter.requires_grad == (name in trained), name
+        assert (parameter.grad is None) == (name not in trained), name
+        assert torch.equal(parameter, before[name]) == (name not in trained), name
+    # batch statistics are buffers, not parameters: they stay those of the published network
+    statistics = [name for name in before if "running_" in name]
+    assert statistics and all(torch.equal(before[name], network.state_dict()[name]) for name in statistics)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("method", ["debgcd", "simgcd"])
+@pytest.mark.parametrize("preset", ["paper", "released", "small"])
+def test_a_run_of_tiny_batches(
+    train: Train, shared_folder: Path, tmp_path: Path, batch: int, method: str, preset: str
+) -> None:
+    """With one image a batch every batch is labelled only or unlabelled only."""
+    run, more = tmp_path / "run", ("--method", method, "--preset", preset, "--bank", "on")
+    said = train(shared_folder, run, *more, schedule__batch=batch, schedule__steps=8, schedule__lr=0.01)
+    assert said.code == 0, said.err
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert len(lines) == 8 and all(math.isfinite(line["loss"]) for line in lines)
+
+
+@pytest.mark.parametrize("label", [[0, 1, 1, 0], [-1, -1, -1, -1], [-1, 1, -1, -1]])
+@pytest.mark.parametrize("method", ["debgcd", "simgcd"])
+@pytest.mark.parametrize("preset", ["paper", "released", "small"])
+@pytest.mark.parametrize("progress", [0.0, 1.0])
+def test_a_batch_of_one_kind_gives_finite_gradients(
+    label: list[int], method: str, preset: str, progress: float
+) -> None:
+    network = tiny_network(method, preset)
+    found = created(method, preset).loss(
+        network.from_tokens(torch.randn(8, 6, generator=torch.Generator().manual_seed(1)), set(network.heads)),
+        torch.tensor(label),
+        progress,
+    )
+    found.total.backward()
+    assert math.isfinite(found.total)
+    for name, parameter in network.named_parameters():
+        assert parameter.grad is None or parameter.grad.isfinite().all(), name
+    assert all(parameter.grad is not None for parameter in network.backbone.tuned.parameters())
+
+
+class TinyBackbone(Backbone):
+    """A trunk that does nothing and a tail of one layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.identity, self.width, self.multiple, self.standardise = Identity("tiny", None, "0"), 6, 1, False
+        self.tuned = nn.ModuleList([nn.Linear(6, 6)])
+        nn.init.eye_(self.tuned[0].weight)
+
+    def tokens(self, pixels: torch.Tensor) -> torch.Tensor:
+        return pixels
+
+    def tail(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.tuned[0](tokens)
+
+
+def created(method: str, preset: str = "paper") -> Any:
+    config = configuration.preset(preset)
+    heads = replace(config.heads, hidden=8, projection_width=4, detector_width=4)
+    return create(replace(config, method=method, k=4, heads=heads), known=2)
+
+
+def tiny_network(method: str, preset: str = "paper") -> Network:
+    backbone = TinyBackbone()
+    network = Network(backbone, created(method, preset).heads(backbone.width))
+    reset_heads(network.heads, 0)
+    return network
