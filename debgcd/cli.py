@@ -68,7 +68,7 @@ def _complain(text: str, code: int) -> int:
 def _how_to_go_on(options: argparse.Namespace) -> str:
     where = {commands.train: "out", commands.resume: "run"}.get(options.command)
     folder: Path | None = getattr(options, where) if where else None
-    begun = folder is not None and (folder / "config.yaml").exists()
+    begun = folder is not None and os.path.exists(folder / "config.yaml")  # Path.exists raises for a name too long
     return f"; to go on: debgcd resume {folder}" if begun else ""
 
 

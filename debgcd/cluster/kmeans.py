@@ -62,8 +62,12 @@ def prototypes(features: Tensor, label: Tensor, k: int, *, seed: int = 0) -> Ten
 
 
 def principal(points: Tensor, axes: int) -> Tensor:
-    """Centred points along their `axes` directions of largest variance: (N, d) -> (N, min(axes, d))."""
+    """Centred points along their `axes` directions of largest variance: (N, d) -> (N, min(axes, N, d))."""
     centred = (points - points.mean(0)).double()
+    if len(points) < points.shape[1]:
+        # the same from the smaller matrix; the larger one has so many eigenvalues of zero that eigh may not converge
+        values, coordinates = torch.linalg.eigh(centred @ centred.T)
+        return (coordinates * values.clamp_min(0).sqrt())[:, -axes:].to(points.dtype)
     _, directions = torch.linalg.eigh(centred.T @ centred)  # ascending
     return (centred @ directions[:, -axes:]).to(points.dtype)
 

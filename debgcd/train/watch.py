@@ -48,10 +48,11 @@ def measure(inference: Inference, truth: NDArray[np.int64], known: int) -> dict[
 
 
 class Metrics:
-    """metrics.jsonl, one line a logged step; a resumed run goes on after the step it resumes from."""
+    """metrics.jsonl, one line a logged step and one an evaluation; a resumed run goes on after the step it resumes from."""
 
     def __init__(self, run: Run, first_step: int):
         self._path = run.metrics
+        self._evaluated: set[int] = set()  # steps whose evaluation is logged
         self._keep_before(first_step)
         self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115 (closed by close)
         self._board = _tensorboard(run) if run.config.run.tensorboard else None
@@ -63,8 +64,10 @@ class Metrics:
         kept = []
         for line in self._path.read_text("utf-8").splitlines():
             try:
-                if json.loads(line)["step"] <= step:
+                entry = json.loads(line)
+                if entry["step"] <= step:
                     kept.append(line + "\n")
+                    self._evaluated |= {entry["step"]} if "evaluation" in entry else set()
             except (ValueError, KeyError, TypeError):
                 break  # a line cut short when the run was killed: nothing good follows it
         write_text(self._path, "".join(kept))
@@ -80,7 +83,11 @@ class Metrics:
         return rate
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
-        """One line; `step` counts finished steps."""
+        """One line; `step` counts finished steps. A step's evaluation is logged once, though the end of a run repeats it."""
+        if "evaluation" in values:
+            if step in self._evaluated:
+                return
+            self._evaluated.add(step)
         plain = {
             name: None if isinstance(value, float) and np.isnan(value) else value for name, value in values.items()
         }

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from forks import Hook, at_call, debgcd, die, logged_steps, result, sha256
@@ -212,14 +213,27 @@ def test_killed_while_the_best_is_written(best_old: Reference, tmp_path: Path) -
         run = tmp_path / f"{number}"
         best_old.kill(run, at_call("os.replace", number))
         best_old.resume(run)
+        assert_same_evaluations(run, best_old.folder / "whole")
+
+
+def test_evaluated_once_though_killed_at_the_end(
+    shared_csv: Path, arguments: Arguments, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """After the last evaluation is logged and before the results are whole."""
+    last = reference("on", shared_csv, arguments, tmp_path_factory, **{"run.eval_every": 1})
+    run = last.folder / "run"
+    last.kill(run, at_call("debgcd.train.finish.save_model", 1))
+    last.kill(run, at_call("debgcd.train.finish.save_model", 1, after=True), again=True)
+    last.resume(run)
+    assert_same_evaluations(run, last.folder / "whole")
 
 
 def assert_same_evaluations(run: Path, other: Path) -> None:
-    def read(folder: Path) -> list[object]:
+    def read(folder: Path) -> list[dict[str, Any]]:
         lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         return [line for line in lines if "evaluation" in line]
 
-    assert len(read(run)) == 4
+    assert [line["step"] for line in read(run)] == [3, 6, 9, 12]  # each epoch once
     assert read(run) == read(other)
     assert (run / "evaluation.json").read_bytes() == (other / "evaluation.json").read_bytes()
 
@@ -282,8 +296,19 @@ def test_a_second_ctrl_c_stops_at_once(on_bank: Reference, tmp_path: Path) -> No
 
 
 def test_ctrl_c_while_the_results_are_written(on_bank: Reference, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    hook = at_call("debgcd.train.finish.save_model", 1, lambda: os.kill(os.getpid(), signal.SIGINT), after=True)
-    assert debgcd(on_bank.arguments(run), tmp_path / "log", hook) == 130
-    assert "debgcd resume" in (tmp_path / "log").read_text("utf-8")
-    on_bank.resume(run)
+    """One lets them be written, for that is quick; two do not, and then the run can be resumed."""
+
+    def interrupt(times: int) -> Hook:
+        def work() -> None:
+            for _ in range(times):
+                os.kill(os.getpid(), signal.SIGINT)
+
+        return at_call("debgcd.train.finish.save_model", 1, work, after=True)
+
+    once, twice, log = tmp_path / "once", tmp_path / "twice", tmp_path / "log"
+    assert debgcd(on_bank.arguments(once), log, interrupt(1)) == 0
+    assert result(once) == on_bank.result
+    assert debgcd(on_bank.arguments(twice), log, interrupt(2)) == 130
+    assert log.read_text("utf-8").splitlines()[-1] == f"debgcd: stopped; to go on: debgcd resume {twice}"
+    assert not (twice / "predictions.csv").exists()
+    on_bank.resume(twice)
