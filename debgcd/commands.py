@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ def demo(options: argparse.Namespace) -> None:
     """`debgcd demo`."""
     from debgcd.demo import demo as run_demo
 
-    summary = run_demo(options.out, options.seed, options.cache)
+    summary = run_demo(options.out, options.seed, _absolute(options.cache))
     rows = [
         [
             entry["method"],
@@ -188,7 +189,7 @@ def _config(options: argparse.Namespace, manifest: Manifest) -> Config:
         "schedule": {} if options.epochs is None else {"epochs": options.epochs, "steps": None},
         "backbone": {} if options.backbone is None else {"name": options.backbone},
         "views": {} if options.bank is None else {"bank": options.bank},
-        "run": {"workers": options.workers, "device": options.device, "cache": options.cache},
+        "run": {"workers": options.workers, "device": options.device, "cache": _absolute(options.cache)},
     }
     values = {name: value for name, value in given.items() if value is not None}
     for name, section in sections.items():
@@ -198,6 +199,11 @@ def _config(options: argparse.Namespace, manifest: Manifest) -> Config:
     for text in options.set:
         config = configuration.override(config, configuration.assignment(text), where=f"--set {text}")
     return config
+
+
+def _absolute(path: str | None) -> str | None:
+    """A path that means the same from another folder."""
+    return None if path is None else os.path.abspath(path)
 
 
 def _print_scores(scores: dict[str, Any]) -> None:

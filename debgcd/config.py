@@ -117,7 +117,6 @@ class ScheduleConfig:
     batch: int = 128  # images; each gives two views. Never larger than the data
     lr: float = 0.1  # for a batch of 128, scaled with the real batch
     lr_end: float = 0.001  # share of lr at the end
-    warmup: float = 0.0  # share of the run in which lr rises from 0; few images and short runs collapse without it
     tail_lr: float = 1.0  # the tail's learning rate as a share of the heads'
     momentum: float = 0.9
     weight_decay: float = 5e-5  # none on biases and other 1-D tensors
@@ -253,7 +252,6 @@ _RANGES: dict[str, tuple[float, float]] = {
     "schedule.batch": (1, 10**6),
     "schedule.lr": (0, 1e3),
     "schedule.lr_end": (0, 1),
-    "schedule.warmup": (0, 1),
     "schedule.tail_lr": (0, 1e3),
     "schedule.momentum": (0, 0.9999),
     "schedule.weight_decay": (0, 1),

@@ -131,11 +131,9 @@ def sgd(network: Network, schedule: ScheduleConfig) -> torch.optim.SGD:
 
 
 def set_learning_rate(optimiser: torch.optim.SGD, schedule: ScheduleConfig, long: Length, step: int) -> float:
-    """Cosine from lr · batch / 128 down to its share `lr_end`, after a linear warm-up; returns the heads' rate."""
+    """Cosine from lr · batch / 128 down to its share `lr_end`; returns the heads' rate."""
     top = schedule.lr * long.batch / 128
     lr = schedules.cosine(top, top * schedule.lr_end, step / long.steps)
-    if schedule.warmup:
-        lr *= min(1.0, (step + 1) / (schedule.warmup * long.steps))
     for group in optimiser.param_groups:
         group["lr"] = lr * group["share"]
     return lr
