@@ -97,11 +97,11 @@ def decide(config: Config, manifest: Manifest) -> tuple[Config, Backbone]:
         backbone, line = load_default(tuned_blocks=tuned, image_size=config.views.size, cache=cache)
         say(line)
     else:
-        if Path(wanted.name).exists():  # a run may be resumed from another folder
-            wanted = replace(wanted, name=os.path.abspath(wanted.name))
-        say(f"backbone: {wanted.name} (choose another with --backbone)")
+        # absolute, because a run may be resumed from another folder
+        name = os.path.abspath(wanted.name) if Path(wanted.name).exists() else wanted.name
+        say(f"backbone: {name} (choose another with --backbone)")
         backbone = load_backbone(
-            wanted.name, tuned_blocks=tuned, image_size=config.views.size, revision=wanted.revision, cache=cache
+            name, tuned_blocks=tuned, image_size=config.views.size, revision=wanted.revision, cache=cache
         )
     identity = backbone.identity
     chosen = replace(wanted, name=identity.name, revision=identity.revision, sha256=identity.sha256, tuned_blocks=tuned)
