@@ -1,6 +1,6 @@
 """The demo with three seeds: writes docs/demo.json, docs/demo.png (seed 0) and the table in README.md.
 
-    .venv/bin/python benchmarks/demo_seeds.py [--work DIR]      about ten minutes on two cores
+.venv/bin/python benchmarks/demo_seeds.py [--work DIR]      about ten minutes on two cores
 """
 
 from __future__ import annotations

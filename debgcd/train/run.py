@@ -17,6 +17,9 @@ from debgcd.data.manifest import Manifest, read_manifest, write_manifest, write_
 from debgcd.errors import DataError, UsageError
 from debgcd.files import write_json, write_text
 
+# What `create` writes before config.yaml; where there is no more than this, a run was killed before it began.
+BEGINNING = {name for file in ("manifest.csv", "skipped.csv", "environment.json") for name in (file, f".{file}.tmp")}
+
 
 @dataclass(frozen=True)
 class Run:
@@ -56,7 +59,7 @@ def require_new(folder: Path) -> None:
     """Refuse a run directory that would mix with something else, before any work is done."""
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"the run directory {folder} is a file; choose another with -o")
-    if folder.is_dir() and any(folder.iterdir()):
+    if folder.is_dir() and {entry.name for entry in folder.iterdir()} - BEGINNING:
         hint = f"; to go on with the run in it: debgcd resume {folder}" if (folder / "config.yaml").exists() else ""
         raise UsageError(f"the run directory {folder} is not empty; choose another with -o{hint}")
     folder.mkdir(parents=True, exist_ok=True)

@@ -7,12 +7,17 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from forks import logged_steps, result
+
+from debgcd.data.sampler import Sampler
+from debgcd.data.views import random_cuts
 
 Train = Callable[..., object]
 
 
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
 def test_workers_do_not_change_a_byte(train: Train, shared_folder: Path, tmp_path: Path) -> None:
     for workers in (0, 1, 3):
         train(shared_folder, tmp_path / str(workers), "--workers", workers, schedule__steps=6)
@@ -90,3 +95,23 @@ def test_utilisation_of_old_and_new_is_logged_only_with_truth(
         assert shares and all(0 <= share <= 1 for share in shares)
     assert [line["used"] for line in logs["with"]] == [line["used"] for line in logs["without"]]
     assert any(line["used"] for line in logs["with"])
+
+
+def test_a_seed_decides_which_images_and_which_views() -> None:
+    samplers = [Sampler(np.ones(1000), 64, seed) for seed in (0, 0, 1)]
+    first, again, other = (sampler.draws(5).image for sampler in samplers)
+    assert (first == again).all() and (first != other).mean() > 0.9
+    assert (samplers[0].draws(6).image != first).mean() > 0.9
+    cuts = [random_cuts(seed, np.arange(50)) for seed in (0, 0, 1)]
+    assert (cuts[0] == cuts[1]).all() and (cuts[0] != cuts[2]).all()
+    assert (cuts[0][:, 0] != cuts[0][:, 1]).all()  # the two views of a draw
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 8])
+def test_ranks_share_one_global_batch(ranks: int) -> None:
+    sampler = Sampler(np.ones(50), 16, seed=3)
+    parts = [sampler.draws(4, rank, ranks) for rank in range(ranks)]
+    whole = sampler.draws(4)
+    assert (np.concatenate([part.image for part in parts]) == whole.image).all()
+    assert (np.concatenate([part.draw for part in parts]) == whole.draw).all()
+    assert whole.draw.tolist() == list(range(64, 80))

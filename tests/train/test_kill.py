@@ -78,7 +78,7 @@ def test_killed_at_every_step(on_bank: Reference, tmp_path: Path, step: int) -> 
     on_bank.resume(tmp_path / "run")
 
 
-@pytest.mark.parametrize("step", [2, 3, 8, 12])
+@pytest.mark.parametrize("step", [2, 8])
 def test_killed_with_fresh_views(on_fresh: Reference, tmp_path: Path, step: int) -> None:
     """In the middle of a step: the gradient is there, the weights have not moved."""
     on_fresh.kill(tmp_path / "run", at_call("torch.optim.SGD.step", step))

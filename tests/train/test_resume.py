@@ -17,8 +17,10 @@ import pytest
 import torch
 from forks import at_call, debgcd, logged_steps, result, sha256
 
+from debgcd.errors import UsageError
 from debgcd.files import lock
 from debgcd.methods import DebGCD, Loss
+from debgcd.train.run import require_new
 
 Train = Callable[..., Any]
 Command = Callable[..., Any]
@@ -364,3 +366,14 @@ def test_a_damaged_model_is_named(
 def test_the_sha256_of_a_checkpoint_is_that_of_its_file(whole: Path) -> None:
     place = whole / "checkpoints" / "step-00000012"
     assert json.loads((place / "state.json").read_text()) == {"step": 12, "sha256": sha256(place / "state.safetensors")}
+
+
+def test_a_run_killed_before_it_began_can_be_begun_again(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for name in ("manifest.csv", "skipped.csv", ".environment.json.tmp"):
+        (folder / name).write_text("")
+    require_new(folder)
+    (folder / "mine.txt").write_text("")
+    with pytest.raises(UsageError, match="not empty"):
+        require_new(folder)
