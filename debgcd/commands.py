@@ -15,6 +15,7 @@ from debgcd.errors import DataError, UsageError
 if TYPE_CHECKING:
     from debgcd.config import Config
     from debgcd.data.manifest import Manifest
+    from debgcd.train.run import Run
 
 
 def demo(options: argparse.Namespace) -> None:
@@ -93,7 +94,7 @@ def train(options: argparse.Namespace) -> None:
     manifest = _manifest(options.path)
     config = _config(options, manifest)
     require_new(options.out)
-    _finish(options.out, begin, manifest, config, options.out)
+    _print_results(begin(manifest, config, options.out))
 
 
 def resume(options: argparse.Namespace) -> None:
@@ -104,23 +105,17 @@ def resume(options: argparse.Namespace) -> None:
     if open_run(options.run).finished:
         print(f"the run in {options.run} has finished; its results: {options.run / 'predictions.csv'}")
         return
-    _finish(options.run, go_on, options.run)
+    _print_results(go_on(options.run))
 
 
-def _finish(folder: Path, work: Any, *arguments: Any) -> None:
-    """Train or resume, then say what came out; Ctrl-C is a way to end, not an error."""
-    from debgcd.train.loop import Interrupted
-
-    try:
-        run = work(*arguments)
-    except Interrupted:
-        raise KeyboardInterrupt from None
+def _print_results(run: Run) -> None:
+    """What a finished run has to show."""
     unlabelled = int((run.manifest.is_train() & ~run.manifest.is_labelled()).sum())
     if run.evaluation.exists():
         _print_scores(json.loads(run.evaluation.read_text("utf-8")))
     print(f"""
 categories of {unlabelled} unlabelled images: {run.predictions}
-what to type next: debgcd predict {folder} PATH -o out.csv""")
+what to type next: debgcd predict {run.folder} PATH -o out.csv""")
 
 
 def evaluate(options: argparse.Namespace) -> None:

@@ -31,7 +31,7 @@ from debgcd.train.setup import Setup
 from debgcd.train.watch import Metrics, Utilisation, has_truth
 
 
-class Interrupted(Exception):
+class Interrupted(KeyboardInterrupt):
     """The run was asked to stop; it was saved and can be resumed."""
 
 
