@@ -72,7 +72,7 @@ def check(manifest: Manifest, config: Config) -> tuple[Findings, Manifest]:
     classes = Counter(name for name in manifest.labels if name is not None)
     problem, plan = None, None
     if config.k is None:  # the time hardly depends on it
-        config = replace(config, k=max(2 * len(classes), 1))
+        config = replace(config, k=max(1, min(2 * len(classes), len(train))))
     try:
         require_ready(manifest, config)
         plan = _plan(manifest, config)

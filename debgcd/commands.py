@@ -13,6 +13,7 @@ from debgcd.errors import DataError, UsageError
 
 # Each command imports what it needs when it runs: torch takes seconds, and `debgcd --help` should not wait for it.
 if TYPE_CHECKING:
+    from debgcd.check import Findings
     from debgcd.config import Config
     from debgcd.data.manifest import Manifest
     from debgcd.train.run import Run
@@ -55,7 +56,13 @@ def check(options: argparse.Namespace) -> None:
         write_manifest(manifest, options.manifest)
     if options.json:
         _print_json(found.to_json())
-        return
+    else:
+        _print_findings(found, options.k is None)
+    if found.problem is not None:
+        raise DataError(f"a run would be refused: {found.problem}")
+
+
+def _print_findings(found: Findings, k_is_open: bool) -> None:
     from debgcd.progress import duration
 
     print(
@@ -75,24 +82,24 @@ def check(options: argparse.Namespace) -> None:
         print(f"note: {warning}")
     if found.plan is not None:
         plan = found.plan
-        known = "" if options.k else " (say how many there are with --k)"
+        known = " (say how many there are with --k)" if k_is_open else ""
         print(f"""
 A run would put {found.unlabelled} images into {plan.k} categories{known} with {plan.method}, preset {plan.preset}:
   backbone {plan.backbone}, {plan.image_size} px, {plan.views}, {plan.steps} steps of {plan.batch} images
   about {duration(plan.seconds)} on this machine, and {plan.bank_bytes / 1e6:,.0f} MB in {found.cache} (now {found.cache_bytes / 1e6:,.0f} MB)""")
-    if found.problem is not None:
-        raise DataError(f"a run would be refused: {found.problem}")
 
 
 def train(options: argparse.Namespace) -> None:
     """`debgcd train`."""
-    from debgcd.train.run import require_new
-    from debgcd.train.start import begin
+    from debgcd.train.run import require_apart, require_new
+    from debgcd.train.start import begin, require_ready
 
     if options.out is None:
         options.out = Path("runs") / (options.path.resolve().stem or "run")
     manifest = _manifest(options.path)
     config = _config(options, manifest)
+    require_ready(manifest, config)
+    require_apart(options.out, options.path)
     require_new(options.out)
     _print_results(begin(manifest, config, options.out))
 

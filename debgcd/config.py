@@ -124,7 +124,7 @@ class ScheduleConfig:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """How the run is carried out; nothing here changes its result."""
+    """How the run is carried out: where, how often it reports and saves."""
 
     device: str = "auto"
     workers: int | None = None  # processes that decode; none: sized to the machine

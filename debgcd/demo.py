@@ -62,7 +62,8 @@ def _digits(folder: Path) -> Manifest:
         return read_manifest(listed)
     from sklearn.datasets import load_digits
 
-    require_new(folder)
+    if not folder.is_dir() or {entry.name for entry in folder.iterdir()} - {"digits"}:  # digits: stopped while writing
+        require_new(folder)
     digits = load_digits()
     images = np.round(digits.images * (255 / 16)).astype(np.uint8)
     old = np.flatnonzero(digits.target < KNOWN)

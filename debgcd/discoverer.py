@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import tempfile
 import warnings
@@ -60,10 +61,15 @@ class Discoverer(BaseEstimator):
         if self.run is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="debgcd-")  # lives as long as this object
         folder = Path(self._temporary.name) / "run" if self.run is None else Path(self.run)
+        X = list(X)
         require_new(folder)
         given = _listed(X, folder / "images", y)
         config = configuration.preset(self.preset or choose_preset(given))
-        fixed = {"k": self.k, "method": self.method, "seed": self.seed}
+        fixed = {
+            "k": None if self.k is None else operator.index(self.k),
+            "method": self.method,
+            "seed": operator.index(self.seed),
+        }
         if self.cache is not None:
             config = configuration.override(config, {"run": {"cache": os.fspath(self.cache)}}, where="Discoverer")
         config = configuration.override(config, {**(self.overrides or {}), **fixed}, where="Discoverer")
@@ -90,7 +96,7 @@ class Discoverer(BaseEstimator):
     def table(self, X: Images) -> list[prediction.Prediction]:
         """Rows with the columns of predictions.csv, ready for a data frame; files that cannot be used are left out."""
         with tempfile.TemporaryDirectory(prefix="debgcd-") as folder:
-            return prediction.predict(self._fitted(), _listed(X, Path(folder))).rows
+            return prediction.predict(self._fitted(), _listed(list(X), Path(folder))).rows
 
     @property
     def categories_(self) -> list[Category]:
@@ -118,6 +124,9 @@ class Discoverer(BaseEstimator):
         found._model = model
         return found
 
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "_model")
+
     def _fitted(self) -> Model:
         if not hasattr(self, "_model"):
             raise UsageError("this Discoverer has no model yet; call fit, or Discoverer.load")
@@ -126,6 +135,7 @@ class Discoverer(BaseEstimator):
     def _each(self, X: Images, ask: Callable[[Manifest], NDArray[Any] | None], fill: float) -> NDArray[Any]:
         """Ask about the usable images and put the answers in the order of X, with `fill` for the others."""
         self._fitted()
+        X = list(X)
         with tempfile.TemporaryDirectory(prefix="debgcd-") as folder:
             given = _listed(X, Path(folder))
             usable = prediction.usable_images(given, None)

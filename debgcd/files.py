@@ -16,7 +16,11 @@ from debgcd.errors import UsageError
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace a file by this text at one instant."""
+    """Replace a file by this text at one instant; a link is followed, and a pipe or device is written to as it is."""
+    path = Path(os.path.realpath(path))
+    if path.exists() and not path.is_file() and not path.is_dir():
+        path.write_text(text, "utf-8")
+        return
     beside = path.with_name(f".{path.name}.tmp")
     try:
         _write_through(beside, text)
@@ -52,7 +56,10 @@ def write_json(path: Path, value: Any) -> None:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """A folder to fill; it appears under its name when the block ends, replacing an older one, or not at all."""
+    """A folder to fill; it appears under its name, whole, when the block ends, in place of an older one.
+
+    Killed between the older one's end and the new one's appearance there is none: a resumed run writes it again.
+    """
     beside = path.with_name(f".{path.name}.tmp")
     shutil.rmtree(beside, ignore_errors=True)
     beside.mkdir(parents=True)

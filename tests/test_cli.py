@@ -249,3 +249,22 @@ def test_the_least_and_the_most_categories(train: Train, shared_folder: Path, tm
     more = ("--k", k, "--set", "heads.warm_start=true")
     assert train(shared_folder, tmp_path / "run", *more, schedule__steps=2).code == 0
     assert len(json.loads((tmp_path / "run" / "model" / "categories.json").read_text())) == k
+
+
+def test_a_check_that_finds_a_problem_says_so_in_its_exit_code_too(command: Command, shared_folder: Path) -> None:
+    for more in ([], ["--json"]):
+        assert command("check", shared_folder, "--k", 1, "--preset", "small", *more).code == 3
+
+
+def test_a_run_inside_the_images_folder_is_refused(command: Command, tiny_folder: Path) -> None:
+    said = command("train", tiny_folder, "--k", 3, "-o", tiny_folder / "run")
+    assert said.code == 2 and "inside the images' folder" in said.complaint
+    assert not (tiny_folder / "run").exists()
+
+
+def test_what_cannot_be_used_is_listed_though_the_run_is_refused(command: Command, tmp_path: Path) -> None:
+    for name in ("labelled/cat/a.png", "labelled/dog/b.png", "unlabelled/c.png", "unlabelled/d.png"):
+        (tmp_path / "data" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "data" / name).write_text("not an image")
+    assert command("train", tmp_path / "data", "--k", 3, "--preset", "small", "-o", tmp_path / "run").code == 3
+    assert len((tmp_path / "run" / "skipped.csv").read_text().splitlines()) == 5

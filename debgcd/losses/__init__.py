@@ -6,12 +6,12 @@ function is defined on empty sets: it returns a zero that is still part of the g
 
 from debgcd.losses.classifier import mean_entropy, self_distillation, supervised
 from debgcd.losses.contrastive import info_nce, supervised_contrastive
-from debgcd.losses.debiased import certainty, confident, consistent, debiased_unlabelled
+from debgcd.losses.debiased import accepted, certainty, consistent, debiased_unlabelled
 from debgcd.losses.detector import novelty, one_vs_all_consistency, one_vs_all_entropy, one_vs_all_labelled
 
 __all__ = [
+    "accepted",
     "certainty",
-    "confident",
     "consistent",
     "debiased_unlabelled",
     "info_nce",

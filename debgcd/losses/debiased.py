@@ -19,12 +19,21 @@ def consistent(category: Tensor, s: Tensor, known: int) -> Tensor:
     return ((category >= known) & (s > 0.5)) | ((category < known) & (s < 0.5))
 
 
-def confident(logits: Tensor, threshold: float | Tensor, temperature: float = 0.1) -> Tensor:
-    """Eq. 11, first factor: does the classifier's largest probability pass the threshold?
+def accepted(
+    logits: Tensor,
+    s: Tensor | None,
+    known: int,
+    threshold: float | Tensor,
+    temperature: float = 0.1,
+    *,
+    use_consistency: bool = True,
+) -> Tensor:
+    """Eq. 11, first two factors: which rows give a hard label, because they pass the threshold and F.
 
-    logits: (N, K) cosines; threshold: a number or (N,).
+    logits: (N, K) cosines; s: (N,) novelty, or None without F; threshold: a number or (N,). Returns (N,) bool.
     """
-    return (logits / temperature).softmax(1).amax(1) > threshold
+    passed = (logits / temperature).softmax(1).amax(1) > threshold
+    return passed & consistent(logits.argmax(1), s, known) if s is not None and use_consistency else passed
 
 
 def debiased_unlabelled(
@@ -54,9 +63,8 @@ def debiased_unlabelled(
         return debiased_logits.sum() * 0.0
     logits = logits.detach()
     choice = logits.argmax(1)
-    weight = confident(logits, threshold, temperature).to(logits.dtype)
-    if s is not None and use_consistency:
-        weight = weight * consistent(choice, s.detach(), known)
+    rows = accepted(logits, s, known, threshold, temperature, use_consistency=use_consistency)
+    weight = rows.to(logits.dtype)
     if s is not None and use_certainty:
         weight = weight * certainty(s.detach())
     return (weight * F.cross_entropy(debiased_logits / temperature, choice, reduction="none")).mean()

@@ -98,17 +98,16 @@ class DebGCD(SimGCD):
                 use_consistency=use_consistency,
             )
             total = total + unlabelled
-            passed = losses.confident(logits, threshold, temperature)
+            used[~labelled] = losses.accepted(
+                logits, s, self.known, threshold, temperature, use_consistency=use_consistency
+            )
             if s is not None:
-                if use_consistency:
-                    passed = passed & losses.consistent(logits.argmax(1), s, self.known)
                 terms["certainty"] = losses.certainty(s).mean() if len(s) else float("nan")
-            used[~labelled] = passed
             terms["debiased_unlabelled"] = unlabelled
         return total, terms, used
 
     def _threshold(self, logits: Tensor, progress: float) -> float | Tensor:
-        """τ, or the confidence that just the share of the utilisation curve exceeds in this batch."""
+        """τ, or the confidence that a share of this batch exceeds: the utilisation curve's, or less where confidences tie."""
         curve = self.config.debiased.utilisation
         if curve is None or not len(logits):
             return self.config.debiased.threshold

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ class Loss:
 
     total: Tensor  # a scalar with gradient
     terms: Mapping[str, Tensor | float]  # for the log: each term unweighted, temperatures, ...
-    used: Tensor | None = field(default=None)  # (2B,) which rows gave a hard label to the debiased classifier
+    used: Tensor | None = None  # (2B,) which rows gave a hard label to the debiased classifier
 
 
 class Method(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -22,9 +23,9 @@ class Category:
 
 def categories(classes: Sequence[str], k: int) -> list[Category]:
     """Categories 0..M-1 for the known classes in this order, M..k-1 as new-01, new-02, ..."""
-    digits = max(2, len(str(k - len(classes))))
     found = [Category(i, name, name, True) for i, name in enumerate(classes)]
-    for i in range(len(classes), k):
-        new = f"new-{i - len(classes) + 1:0{digits}d}"
-        found.append(Category(i, new, new, False))
+    digits = max(2, len(str(k - len(classes))))
+    ids = (f"new-{number:0{digits}d}" for number in itertools.count(1))
+    free = (new for new in ids if new not in set(classes))  # a class may be called new-01: one found and kept before
+    found += [Category(i, new, new, False) for i, new in zip(range(len(classes), k), free, strict=False)]
     return found

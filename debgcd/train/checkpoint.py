@@ -37,23 +37,28 @@ class State:
     facts: dict[str, Any] = field(default_factory=dict)
 
 
-def save(folder: Path, step: int, network: Network, optimiser: torch.optim.Optimizer, keep: int) -> None:
-    """Write the state after `step` steps, then delete all but the newest `keep` checkpoints."""
+def save(folder: Path, step: int, network: Network, optimiser: torch.optim.Optimizer, keep: int, digest: str) -> None:
+    """Write the state after `step` steps, then delete all but the newest `keep` checkpoints; `digest` is the run's."""
     tensors = network.state()
     for name, parameter in trained_parameters(network).items():
         momentum = optimiser.state[parameter].get("momentum_buffer")
         if momentum is not None:
             tensors[f"momentum.{name}"] = momentum
-    write(folder, State(step, tensors))
+    write(folder, State(step, tensors, {"digest": digest}))
     prune(folder, keep)
 
 
-def resume(folder: Path, network: Network, optimiser: torch.optim.Optimizer) -> int | None:
-    """Load the newest checkpoint and return its step; None if there is none yet."""
+def resume(folder: Path, network: Network, optimiser: torch.optim.Optimizer, digest: str) -> int | None:
+    """Load the newest checkpoint and return its step; None if there is none yet. Refuses one of another `digest`."""
     saved = places(folder)
     if not saved:
         return None
     state = read(saved[-1])
+    if state.facts.get("digest") != digest:
+        raise DataError(
+            f"config.yaml or manifest.csv is not what it was when {saved[-1]} was written; restore it, or train in a new "
+            "run directory"
+        )
     _load_network(saved[-1], {n: t for n, t in state.tensors.items() if not n.startswith("momentum.")}, network)
     for name, parameter in trained_parameters(network).items():
         momentum = state.tensors.get(f"momentum.{name}")

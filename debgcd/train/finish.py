@@ -97,11 +97,13 @@ def finish(run: Run, setup: Setup, inference: Inference, scores: dict[str, Any] 
     write_text(run.predictions, predictions_csv(prediction_rows(paths, inference, found)))
 
 
-def write_evaluation(run: Run, scores: dict[str, Any]) -> None:
-    """evaluation.json: what was measured, and of which run."""
+def write_evaluation(run: Run, scores: dict[str, Any]) -> dict[str, Any]:
+    """Write and return evaluation.json: what was measured, and of which run."""
     config = run.config
     facts = {"method": config.method, "seed": config.seed, "preset": config.preset, "backbone": config.backbone.name}
-    write_json(run.evaluation, {**facts, "views": views_label(config), **scores})
+    written = {**facts, "views": views_label(config), **scores}
+    write_json(run.evaluation, written)
+    return written
 
 
 def _cell(value: str | int | float | bool) -> str | int:

@@ -63,7 +63,7 @@ def train(run: Run, setup: Setup) -> None:
     measurable = has_truth(run.manifest)
     choosy = measurable and config.model_kept == "best-old"
 
-    resumed = checkpoint.resume(run.checkpoints, network, optimiser)
+    resumed = checkpoint.resume(run.checkpoints, network, optimiser, run.digest)
     first = resumed or 0
     if resumed is None and network.backbone.standardise:
         network.standardise(setup.features())
@@ -103,13 +103,14 @@ def train(run: Run, setup: Setup) -> None:
                 if choosy and "test" in scores:
                     old = scores["test"]["gcd"]["accuracy"]["old"]
                     checkpoint.keep_best(run.checkpoints / "best", done, network, old)
-            if not last and (stop.is_set() or done % config.run.checkpoint_every == 0):
-                checkpoint.save(run.checkpoints, done, network, optimiser, config.run.keep)
-            if not last and stop.is_set():
+            stopped = stop.is_set()
+            if not last and (stopped or done % config.run.checkpoint_every == 0):
+                checkpoint.save(run.checkpoints, done, network, optimiser, config.run.keep, run.digest)
+            if not last and stopped:
                 raise Interrupted
         if resumed != long.steps:
             at_epoch(-(-long.steps // long.steps_per_epoch))  # the one after the last
-            checkpoint.save(run.checkpoints, long.steps, network, optimiser, config.run.keep)
+            checkpoint.save(run.checkpoints, long.steps, network, optimiser, config.run.keep, run.digest)
         checkpoint.restore_best(run.checkpoints / "best", network)
         inference = unlabelled(setup)
         final = evaluate(run, setup, inference) if measurable else None

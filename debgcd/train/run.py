@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
+import json
 import platform
 import sys
 from dataclasses import dataclass
@@ -50,9 +52,16 @@ class Run:
         return self.folder / "evaluation.json"
 
     @property
+    def digest(self) -> str:
+        """A hash of all that a result depends on, to notice an edited config.yaml or manifest.csv; truth is not in it."""
+        settings = {name: value for name, value in configuration.to_dict(self.config).items() if name != "run"}
+        rows = [[str(path) for path in self.manifest.paths], self.manifest.labels, self.manifest.splits]
+        return hashlib.sha256(json.dumps([settings, rows]).encode()).hexdigest()
+
+    @property
     def finished(self) -> bool:
         """predictions.csv is the last file that a run writes."""
-        return self.predictions.exists()
+        return self.predictions.exists() and self.model.is_dir()
 
 
 def require_new(folder: Path) -> None:
@@ -63,6 +72,12 @@ def require_new(folder: Path) -> None:
         hint = f"; to go on with the run in it: debgcd resume {folder}" if (folder / "config.yaml").exists() else ""
         raise UsageError(f"the run directory {folder} is not empty; choose another with -o{hint}")
     folder.mkdir(parents=True, exist_ok=True)
+
+
+def require_apart(folder: Path, source: Path) -> None:
+    """Refuse a run directory inside the images' folder: its files would be taken for images the next time."""
+    if source.is_dir() and folder.resolve().is_relative_to(source.resolve()):
+        raise UsageError(f"the run directory {folder} lies inside the images' folder {source}; choose another with -o")
 
 
 def create(folder: Path, config: Config, manifest: Manifest) -> Run:

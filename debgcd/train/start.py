@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from debgcd.config import Config
-from debgcd.data.manifest import Manifest, require_trainable, scan
+from debgcd.data.manifest import Manifest, require_trainable, scan, write_skipped
 from debgcd.errors import DataError, UsageError
 from debgcd.files import lock
 from debgcd.methods import METHODS, require_method
@@ -20,9 +20,10 @@ from debgcd.progress import progress, say
 from debgcd.train.finish import evaluate, unlabelled, write_evaluation
 from debgcd.train.loop import train
 from debgcd.train.model_folder import load_model
-from debgcd.train.run import Run, open_run, training_rows
+from debgcd.train.run import Run, open_run, test_rows, training_rows
 from debgcd.train.run import create as create_run
 from debgcd.train.setup import decide_bank, prepare
+from debgcd.train.watch import has_truth
 
 FEW_IMAGES = 5000  # 200 epochs of the paper are too few steps below this
 
@@ -38,6 +39,7 @@ def begin(manifest: Manifest, config: Config, folder: Path) -> Run:
     with progress("reading images") as report:
         manifest = scan(manifest, config.run.workers, report)
     if manifest.skipped:
+        write_skipped(manifest.skipped, folder / "skipped.csv")  # now, because what is left may be refused
         say(f"{len(manifest.skipped)} files cannot be used; {folder / 'skipped.csv'} says why")
     require_ready(manifest, config)
     config, backbone = decide(config, manifest)
@@ -72,8 +74,7 @@ def measure(folder: Path) -> dict[str, object]:
         load_model(run.model, backbone=None, cache=cache_folder(run.config.run.cache)).network.state()
     )
     scores = evaluate(run, setup, unlabelled(setup))
-    write_evaluation(run, scores)
-    return scores
+    return write_evaluation(run, scores)
 
 
 def choose_preset(manifest: Manifest) -> str:
@@ -105,6 +106,9 @@ def decide(config: Config, manifest: Manifest) -> tuple[Config, Backbone]:
         )
     identity = backbone.identity
     chosen = replace(wanted, name=identity.name, revision=identity.revision, sha256=identity.sha256, tuned_blocks=tuned)
+    if config.model_kept == "best-old" and not has_truth(manifest.select(test_rows(manifest))):
+        say("model kept: the last, because there is no test split with truth to choose the best by")
+        config = replace(config, model_kept="last")
     bank = decide_bank(backbone, len(training_rows(manifest)), config.views, cache)
     return replace(config, backbone=chosen, views=replace(config.views, bank="on" if bank else "off")), backbone
 
@@ -128,7 +132,11 @@ def _backbone(run: Run) -> Backbone:
 
 
 def _to_the_end(run: Run, backbone: Backbone) -> Run:
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     torch.use_deterministic_algorithms(True, warn_only=True)
-    with lock(run.folder):
-        train(run, prepare(run, backbone, cache_folder(run.config.run.cache)))
+    try:
+        with lock(run.folder):
+            train(run, prepare(run, backbone, cache_folder(run.config.run.cache)))
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
     return run
