@@ -35,7 +35,7 @@ PLACES |= {errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; the exit code is 0, 2 for a wrong call, 3 for data that cannot be used, 130 after Ctrl-C."""
     # Read when torch is loaded. Threads that wait without spinning lose little on an idle machine; on a busy one, where a
-    # core is taken by another program, training is more than twice as fast.
+    # core is taken by another program, training is much faster.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     parser = _parser()
     options = parser.parse_args(arguments)

@@ -48,7 +48,7 @@ class Backbone(nn.Module):
         if self.pixel_mean.device.type != "cpu" or len(images) <= CHUNK:
             return self._frozen(images)
         # A few images at a time stay in the cores' caches, and a core that works alone never waits for another one:
-        # together nearly three times as fast as one large batch whose every operation is spread over the cores.
+        # together much faster than one large batch whose every operation is spread over the cores.
         cores = torch.get_num_threads()
         with ThreadPoolExecutor(cores, initializer=torch.set_num_threads, initargs=(1,)) as pool:
             tokens = torch.cat(list(pool.map(self._frozen, images.split(CHUNK))))

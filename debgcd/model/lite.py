@@ -122,7 +122,7 @@ class Conv(nn.Module):
             x = pad(x, (wide // 2, wide - wide // 2, tall // 2, tall - tall // 2))
             padding = 0
         elif torch.is_grad_enabled() and self.kernel > min(x.shape[2:]):
-            # part of the padding by hand: torch's gradient for a kernel larger than its input is four times slower
+            # part of the padding by hand: torch's gradient for a kernel larger than its input is far slower
             x, padding = pad(x, (1, 1, 1, 1)), padding - 1
         if self.kernel == 1:
             # the same product, but the gradient of a matrix product is several times faster than that of a convolution

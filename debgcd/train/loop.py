@@ -63,7 +63,8 @@ def train(run: Run, setup: Setup) -> None:
     measurable = has_truth(run.manifest)
     choosy = measurable and config.model_kept == "best-old"
 
-    resumed = checkpoint.resume(run.checkpoints, network, optimiser, run.digest)
+    digest = run.digest
+    resumed = checkpoint.resume(run.checkpoints, network, optimiser, digest)
     first = resumed or 0
     if resumed is None and network.backbone.standardise:
         network.standardise(setup.features())
@@ -105,12 +106,12 @@ def train(run: Run, setup: Setup) -> None:
                     checkpoint.keep_best(run.checkpoints / "best", done, network, old)
             stopped = stop.is_set()
             if not last and (stopped or done % config.run.checkpoint_every == 0):
-                checkpoint.save(run.checkpoints, done, network, optimiser, config.run.keep, run.digest)
+                checkpoint.save(run.checkpoints, done, network, optimiser, config.run.keep, digest)
             if not last and stopped:
                 raise Interrupted
         if resumed != long.steps:
             at_epoch(-(-long.steps // long.steps_per_epoch))  # the one after the last
-            checkpoint.save(run.checkpoints, long.steps, network, optimiser, config.run.keep, run.digest)
+            checkpoint.save(run.checkpoints, long.steps, network, optimiser, config.run.keep, digest)
         checkpoint.restore_best(run.checkpoints / "best", network)
         inference = unlabelled(setup)
         final = evaluate(run, setup, inference) if measurable else None

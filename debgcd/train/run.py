@@ -114,9 +114,9 @@ def environment() -> dict[str, str]:
 
 def training_rows(manifest: Manifest) -> NDArray[np.int64]:
     """Rows of the manifest that training sees: labelled and unlabelled, but not the test split."""
-    return np.flatnonzero(np.array([split == "train" for split in manifest.splits]))
+    return np.flatnonzero(manifest.is_train())
 
 
 def test_rows(manifest: Manifest) -> NDArray[np.int64]:
     """Rows of the test split: measured, never trained on."""
-    return np.flatnonzero(np.array([split == "test" for split in manifest.splits]))
+    return np.flatnonzero(~manifest.is_train())
