@@ -1,4 +1,4 @@
-"""The command line: options, errors and exit codes; `commands.py` does the work."""
+"""The command line: options, errors and exit codes; `commands/` does the work."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from debgcd import __version__, commands
+from debgcd import __version__
+from debgcd.commands import check, demo, evaluate, predict, train
 from debgcd.errors import DebgcdError, UsageError
 
 EXAMPLES = """\
@@ -69,9 +70,9 @@ def _complain(text: str, code: int) -> int:
 
 
 def _how_to_go_on(options: argparse.Namespace) -> str:
-    if options.command is commands.demo:
+    if options.command is demo.demo:
         return "; to go on, type the same again"
-    where = {commands.train: "out", commands.resume: "run"}.get(options.command)
+    where = {train.train: "out", train.resume: "run"}.get(options.command)
     folder: Path | None = getattr(options, where) if where else None
     begun = folder is not None and os.path.exists(folder / "config.yaml")  # Path.exists raises for a name too long
     return f"; to go on: debgcd resume {folder}" if begun else ""
@@ -94,101 +95,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"debgcd {__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND")
-
-    def command(name: str, work: Any, summary: str, example: str) -> argparse.ArgumentParser:
-        found = subparsers.add_parser(
-            name, help=summary, description=summary, epilog=f"example:\n  {example}", formatter_class=raw
-        )
-        found.set_defaults(command=work)
-        return found
-
-    demo = command(
-        "demo", commands.demo, "discover handwritten digits with k-means, SimGCD and DebGCD", "debgcd demo -o demo-run"
-    )
-    demo.add_argument(
-        "-o", dest="out", type=Path, default=Path("demo-run"), metavar="DIR", help="output folder (default demo-run)"
-    )
-    demo.add_argument("--seed", type=int, default=0)
-    _add_cache(demo)
-
-    check = command(
-        "check",
-        commands.check,
-        "say what is labelled, what is broken and what a run would do",
-        "debgcd check photos/ --k 20",
-    )
-    check.add_argument("path", type=Path, metavar="PATH", help="a folder, CSV or Parquet file")
-    check.add_argument("--manifest", type=Path, metavar="OUT.csv", help="write the manifest that a run would use")
-    check.add_argument("--json", action="store_true", help="the same facts for a program")
-    _add_run_options(check)
-
-    train = command(
-        "train",
-        commands.train,
-        "discover categories among partly labelled images",
-        "debgcd train photos/ --k 20 -o runs/photos",
-    )
-    train.add_argument("path", type=Path, metavar="PATH", help="a folder, CSV or Parquet file")
-    train.add_argument(
-        "-o", dest="out", type=Path, metavar="RUN", help="run directory, new or empty (default runs/<name>)"
-    )
-    _add_run_options(train)
-
-    resume = command("resume", commands.resume, "go on with a run that was interrupted", "debgcd resume runs/photos")
-    resume.add_argument("run", type=Path, metavar="RUN")
-
-    evaluate = command(
-        "evaluate",
-        commands.evaluate,
-        "measure a finished run where the truth is known",
-        "debgcd evaluate runs/photos --json",
-    )
-    evaluate.add_argument("run", type=Path, metavar="RUN")
-    evaluate.add_argument("--json", action="store_true", help="the same facts for a program")
-
-    predict = command(
-        "predict",
-        commands.predict,
-        "put new images into the categories of a run",
-        "debgcd predict runs/photos more/ -o out.csv",
-    )
-    predict.add_argument("run", type=Path, metavar="RUN", help="a finished run, or its model folder")
-    predict.add_argument("path", type=Path, metavar="PATH", help="an image, a folder, a CSV or Parquet file")
-    predict.add_argument("-o", dest="out", type=Path, metavar="OUT.csv", help="default: print")
-    _add_cache(predict)
-    predict.add_argument("--backbone", metavar="PATH", help="where the backbone's weights are now, if they have moved")
+    for command in (demo, check, train, evaluate, predict):
+        command.add(subparsers)
     return parser
-
-
-def _add_cache(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--cache", metavar="DIR", help="for view banks and weights (default $DEBGCD_CACHE or ~/.cache/debgcd)"
-    )
-
-
-def _add_run_options(parser: argparse.ArgumentParser) -> None:
-    _add_cache(parser)
-    parser.add_argument("--k", type=int, metavar="K", help="categories in all, known and new")
-    parser.add_argument("--method", help="debgcd (default), simgcd or kmeans")
-    parser.add_argument("--preset", help="paper, released or small (default: what fits the data and machine)")
-    parser.add_argument("--seed", type=int)
-    parser.add_argument("--epochs", type=int, metavar="N", help="passes over the data; replaces the preset's length")
-    parser.add_argument(
-        "--backbone", metavar="NAME", help="lite0, a hub id such as facebook/dino-vitb16, a folder, or a .pth file"
-    )
-    parser.add_argument(
-        "--bank", choices=("auto", "on", "off"), help="compute each image's views once and keep them on disk"
-    )
-    parser.add_argument("--device", help="auto (default), cpu, cuda, mps")
-    parser.add_argument("--workers", type=int, metavar="N", help="decoding processes (default: sized to the machine)")
-    parser.add_argument("--config", type=Path, metavar="FILE.yaml", help="values that differ from the preset")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="one value, e.g. detector.weight=0.1; repeatable",
-    )
 
 
 if __name__ == "__main__":

@@ -1,22 +1,12 @@
 """Every choice of a run, as frozen dataclasses whose defaults are the paper's.
 
-A preset is YAML data that overrides a few fields; `load` and `override` refuse an unknown key with a suggestion. Where
-the paper leaves something open, the reason for the default stands beside the field.
+Where the paper leaves something open, the reason for the default stands beside the field.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import resources
-from pathlib import Path
-from typing import Any, Literal
-
-import yaml
-
-from debgcd.errors import DataError, UsageError
-from debgcd.overlay import merge, plain, suggest
+from typing import Literal
 
 
 @dataclass(frozen=True)
@@ -154,142 +144,3 @@ class Config:
     ablation: AblationConfig = field(default_factory=AblationConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     run: RunConfig = field(default_factory=RunConfig)
-
-
-def presets() -> list[str]:
-    """Names of the presets that ship with the package."""
-    return sorted(Path(entry.name).stem for entry in (resources.files("debgcd") / "presets").iterdir())
-
-
-def preset(name: str) -> Config:
-    """The configuration of a preset."""
-    if name not in presets():
-        raise UsageError(f"there is no preset {name!r}{suggest(name, presets())}; choose from {', '.join(presets())}")
-    text = (resources.files("debgcd") / "presets" / f"{name}.yaml").read_text("utf-8")
-    return override(Config(preset=name), yaml.safe_load(text) or {}, where=f"preset {name}")
-
-
-def override(config: Config, values: Mapping[str, Any], where: str) -> Config:
-    """The configuration with some fields replaced, checked; `where` names the origin in an error."""
-    changed = merge(config, values, where)
-    _check(changed, where)
-    return changed
-
-
-def assignment(text: str) -> dict[str, Any]:
-    """`--set detector.weight=0.1` as the nested mapping that `override` takes."""
-    key, equals, value = text.partition("=")
-    if not equals or not key.strip():
-        raise UsageError(f"--set takes KEY=VALUE, e.g. detector.weight=0.1, not {text!r}")
-    try:
-        nested: Any = yaml.safe_load(value)
-    except yaml.YAMLError as error:
-        raise UsageError(f"--set {text!r} has a value that is not YAML; quote it") from error
-    for part in reversed(key.strip().split(".")):
-        nested = {part: nested}
-    return nested
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """A YAML file's mapping, or an error that says where it is broken."""
-    try:
-        values = yaml.safe_load(path.read_text("utf-8"))
-    except FileNotFoundError as error:
-        raise UsageError(f"there is no configuration file {path}") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"cannot read the configuration file {path}: {error}") from error
-    except yaml.YAMLError as error:
-        raise UsageError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
-    if values is None:
-        return {}
-    if not isinstance(values, dict):
-        raise UsageError(f"{path} must hold a mapping of sections to values, not a {type(values).__name__}")
-    return values
-
-
-def to_dict(config: Config) -> dict[str, Any]:
-    """The complete configuration as plain data, in the order of the fields."""
-    return plain(dataclasses.asdict(config))
-
-
-def dump(config: Config) -> str:
-    """The complete configuration as YAML, in the order of the fields."""
-    return yaml.safe_dump(to_dict(config), sort_keys=False, allow_unicode=True)
-
-
-def load(path: Path) -> Config:
-    """A configuration written by `dump`."""
-    return override(Config(), read_yaml(path), where=str(path))
-
-
-_RANGES: dict[str, tuple[float, float]] = {
-    "k": (1, 10**7),
-    "backbone.tuned_blocks": (0, 1000),
-    "views.resize": (8, 4096),
-    "views.size": (8, 4096),
-    "views.bank_views": (2, 1000),
-    "heads.hidden": (1, 65536),
-    "heads.projection_depth": (1, 32),
-    "heads.projection_width": (1, 65536),
-    "heads.detector_depth": (0, 32),
-    "heads.detector_width": (1, 65536),
-    "gcd.supervised_weight": (0, 1),
-    "gcd.entropy_weight": (0, 1e6),
-    "gcd.student_temperature": (1e-4, 100),
-    "gcd.teacher_start": (1e-4, 100),
-    "gcd.teacher_end": (1e-4, 100),
-    "gcd.teacher_warmup": (0, 1),
-    "gcd.unlabelled_temperature": (1e-4, 100),
-    "gcd.labelled_temperature": (1e-4, 100),
-    "detector.weight": (0, 1e6),
-    "detector.temperature": (1e-4, 100),
-    "detector.entropy_weight": (0, 1e6),
-    "detector.consistency_weight": (0, 1e6),
-    "debiased.weight": (0, 1e6),
-    "debiased.threshold": (0, 1),
-    "schedule.epochs": (0, 10**6),
-    "schedule.steps": (0, 10**9),
-    "schedule.batch": (1, 10**6),
-    "schedule.lr": (0, 1e3),
-    "schedule.lr_end": (0, 1),
-    "schedule.tail_lr": (0, 1e3),
-    "schedule.momentum": (0, 0.9999),
-    "schedule.weight_decay": (0, 1),
-    "run.workers": (0, 1024),
-    "run.log_every": (1, 10**9),
-    "run.eval_every": (1, 10**9),
-    "run.checkpoint_every": (1, 10**9),
-    "run.keep": (1, 10**6),
-}
-
-
-def _check(config: Config, where: str) -> None:
-    for full, (low, high) in _RANGES.items():
-        value: Any = config
-        for part in full.split("."):
-            value = getattr(value, part)
-        if value is not None and not low <= value <= high:
-            raise UsageError(f"{where}: {full} must be between {low:g} and {high:g}, not {value}")
-    if config.views.size > config.views.resize:
-        raise UsageError(
-            f"{where}: views.size {config.views.size} is larger than views.resize {config.views.resize}; "
-            "a crop cannot be larger than the resized image"
-        )
-    if config.debiased.utilisation == ():
-        raise UsageError(f"{where}: debiased.utilisation has no points; give [[0, 0], [1, 0.5]] or the like, or null")
-    for x, y in config.debiased.utilisation or ():
-        if not (0 <= x <= 1 and 0 <= y <= 1):
-            raise UsageError(
-                f"{where}: debiased.utilisation has the point [{x:g}, {y:g}]; both must lie between 0 and 1"
-            )
-    switches = config.ablation
-    if switches.guidance and not (switches.debiased and switches.detector):
-        raise UsageError(
-            f"{where}: ablation.guidance needs ablation.debiased and ablation.detector; set guidance: false"
-        )
-    if switches.debiased and not (switches.labelled or switches.unlabelled):
-        raise UsageError(
-            f"{where}: without ablation.labelled and ablation.unlabelled there is no debiased learning; set debiased: false"
-        )
-    if switches.auxiliary and not switches.debiased:
-        raise UsageError(f"{where}: ablation.auxiliary needs ablation.debiased; set auxiliary: false")

@@ -1,0 +1,51 @@
+"""`debgcd demo`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from debgcd.commands.options import Subparsers, absolute, add_cache, add_command
+from debgcd.commands.show import percent, table
+
+
+def add(subparsers: Subparsers) -> None:
+    """The command's options."""
+    parser = add_command(
+        subparsers,
+        "demo",
+        demo,
+        "discover handwritten digits with k-means, SimGCD and DebGCD",
+        "debgcd demo -o demo-run",
+    )
+    parser.add_argument(
+        "-o", dest="out", type=Path, default=Path("demo-run"), metavar="DIR", help="output folder (default demo-run)"
+    )
+    parser.add_argument("--seed", type=int, default=0)
+    add_cache(parser)
+
+
+def demo(options: argparse.Namespace) -> None:
+    """`debgcd demo`."""
+    from debgcd.demo import demo as run_demo
+
+    summary = run_demo(options.out, options.seed, absolute(options.cache))
+    rows = [
+        [
+            entry["method"],
+            *(percent(entry[name]) for name in ("all", "old", "new", "auroc")),
+            f"{entry['seconds']:.0f}",
+        ]
+        for entry in summary
+    ]
+    print()
+    table(["method", "All", "Old", "New", "AUROC", "seconds"], rows)
+    print(f"""
+All: digits in the right category, of those that had no label; Old: those of 0–4, which are known; New: those of 5–9,
+which no label names. Lite0 backbone, seed {options.seed}.
+
+The categories that DebGCD found: {options.out / "categories.png"}
+What to type next:
+  debgcd evaluate {options.out / "debgcd"}
+  debgcd predict {options.out / "debgcd"} {options.out / "digits"} -o predictions.csv
+  debgcd check PATH                      your own images: labelled/<class>/... and unlabelled/...""")

@@ -1,0 +1,34 @@
+"""`debgcd evaluate`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from debgcd.commands.options import Subparsers, add_command
+from debgcd.commands.show import print_json, print_scores
+
+
+def add(subparsers: Subparsers) -> None:
+    """The command's options."""
+    parser = add_command(
+        subparsers,
+        "evaluate",
+        evaluate,
+        "measure a finished run where the truth is known",
+        "debgcd evaluate runs/photos --json",
+    )
+    parser.add_argument("run", type=Path, metavar="RUN")
+    parser.add_argument("--json", action="store_true", help="the same facts for a program")
+
+
+def evaluate(options: argparse.Namespace) -> None:
+    """`debgcd evaluate`."""
+    from debgcd.train.start import measure
+
+    scores = measure(options.run)
+    if options.json:
+        print_json(scores)
+    else:
+        print_scores(scores)
+        print(f"also in {options.run / 'evaluation.json'}")

@@ -1,0 +1,57 @@
+"""`debgcd predict`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from debgcd.commands.options import Subparsers, add_cache, add_command
+from debgcd.errors import UsageError
+
+
+def add(subparsers: Subparsers) -> None:
+    """The command's options."""
+    parser = add_command(
+        subparsers,
+        "predict",
+        predict,
+        "put new images into the categories of a run",
+        "debgcd predict runs/photos more/ -o out.csv",
+    )
+    parser.add_argument("run", type=Path, metavar="RUN", help="a finished run, or its model folder")
+    parser.add_argument("path", type=Path, metavar="PATH", help="an image, a folder, a CSV or Parquet file")
+    parser.add_argument("-o", dest="out", type=Path, metavar="OUT.csv", help="default: print")
+    add_cache(parser)
+    parser.add_argument("--backbone", metavar="PATH", help="where the backbone's weights are now, if they have moved")
+
+
+def predict(options: argparse.Namespace) -> None:
+    """`debgcd predict`."""
+    from debgcd.data.manifest import read_manifest, write_skipped
+    from debgcd.files import write_text
+    from debgcd.predict import open_model
+    from debgcd.predict import predict as ask
+    from debgcd.train.finish import predictions_csv
+    from debgcd.train.start import cache_folder
+
+    model = open_model(options.run, cache_folder(options.cache), options.backbone)
+    if options.out is not None:  # before the work, not after it
+        if options.out.is_dir():
+            raise UsageError(f"-o {options.out} is a folder; name the CSV file to write")
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+    found = ask(model, read_manifest(options.path))
+    text = predictions_csv(found.rows)
+    if options.out is None:
+        print(text, end="")
+    else:
+        write_text(options.out, text)
+        print(f"categories of {len(found.rows)} images: {options.out}")
+    if found.skipped:
+        if options.out is not None:
+            listed = options.out.with_suffix(".skipped.csv")
+            write_skipped(found.skipped, listed)
+            print(f"{len(found.skipped)} files cannot be used; why: {listed}", file=sys.stderr)
+        else:
+            for entry in found.skipped:
+                print(f"not used: {entry.file!r}: {entry.reason}", file=sys.stderr)

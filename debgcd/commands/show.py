@@ -1,0 +1,43 @@
+"""Tables and JSON on standard output."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+
+def print_scores(scores: dict[str, Any]) -> None:
+    rows = []
+    for part in ("unlabelled", "test"):
+        for classifier in ("gcd", "debiased"):
+            found = scores.get(part, {}).get(classifier)
+            if found is None:
+                continue
+            accuracy, errors = found["accuracy"], found["errors"]
+            auroc = scores[part]["auroc"] if classifier == "gcd" else None
+            values = [accuracy[name] for name in ("all", "old", "new")]
+            values += [found["balanced"], found["nmi"], found["ari"], auroc]
+            values += [errors[name] for name in ("true_old", "false_new", "false_old", "true_new")]
+            rows.append([part, classifier, str(found["images"]), *map(percent, values)])
+    names = ["images", "All", "Old", "New", "balanced", "NMI", "ARI", "AUROC"]
+    names += ["True Old", "False New", "False Old", "True New"]
+    table(["of", "classifier", *names], rows)
+
+
+def percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f}"
+
+
+def table(head: list[str], rows: list[list[str]]) -> None:
+    """Aligned columns; the first one to the left, numbers to the right."""
+    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
+    for row in [head, *rows]:
+        cells = [
+            cell.ljust(width) if i == 0 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        print("  ".join(cells).rstrip())
+
+
+def print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))

@@ -1,0 +1,72 @@
+"""`debgcd train` and `debgcd resume`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from debgcd.commands.options import Subparsers, add_command, add_run_options, configured
+from debgcd.commands.show import print_scores
+
+if TYPE_CHECKING:
+    from debgcd.train.run import Run
+
+
+def add(subparsers: Subparsers) -> None:
+    """The command's options."""
+    parser = add_command(
+        subparsers,
+        "train",
+        train,
+        "discover categories among partly labelled images",
+        "debgcd train photos/ --k 20 -o runs/photos",
+    )
+    parser.add_argument("path", type=Path, metavar="PATH", help="a folder, CSV or Parquet file")
+    parser.add_argument(
+        "-o", dest="out", type=Path, metavar="RUN", help="run directory, new or empty (default runs/<name>)"
+    )
+    add_run_options(parser)
+
+    parser = add_command(
+        subparsers, "resume", resume, "go on with a run that was interrupted", "debgcd resume runs/photos"
+    )
+    parser.add_argument("run", type=Path, metavar="RUN")
+
+
+def train(options: argparse.Namespace) -> None:
+    """`debgcd train`."""
+    from debgcd.data.manifest import read_manifest
+    from debgcd.train.run import require_apart, require_new
+    from debgcd.train.start import begin, require_ready
+
+    if options.out is None:
+        options.out = Path("runs") / (options.path.resolve().stem or "run")
+    manifest = read_manifest(options.path)
+    config = configured(options, manifest)
+    require_ready(manifest, config)
+    require_apart(options.out, options.path)
+    require_new(options.out)
+    _print_results(begin(manifest, config, options.out))
+
+
+def resume(options: argparse.Namespace) -> None:
+    """`debgcd resume`."""
+    from debgcd.train.run import open_run
+    from debgcd.train.start import resume as go_on
+
+    if open_run(options.run).finished:
+        print(f"the run in {options.run} has finished; its results: {options.run / 'predictions.csv'}")
+        return
+    _print_results(go_on(options.run))
+
+
+def _print_results(run: Run) -> None:
+    """What a finished run has to show."""
+    unlabelled = int((run.manifest.is_train() & ~run.manifest.is_labelled()).sum())
+    if run.evaluation.exists():
+        print_scores(json.loads(run.evaluation.read_text("utf-8")))
+    print(f"""
+categories of {unlabelled} unlabelled images: {run.predictions}
+what to type next: debgcd predict {run.folder} PATH -o out.csv""")
