@@ -18,7 +18,7 @@ from debgcd.files import write_json
 from debgcd.progress import say
 from debgcd.train.finish import read_predictions
 from debgcd.train.run import Run, open_run, require_new
-from debgcd.train.setup import prepare
+from debgcd.train.setup import open_tokens
 from debgcd.train.start import begin, cache_folder, decide, resume
 
 METHODS = ("kmeans", "simgcd", "debgcd")
@@ -77,7 +77,7 @@ def _digits(folder: Path) -> Manifest:
 def _fill_bank(manifest: Manifest, config: Config) -> None:
     """Compute the views that all methods share, so that no method's time contains it."""
     config, backbone = decide(config, manifest)
-    prepare(Run(Path(), config, manifest), backbone, cache_folder(config.run.cache))
+    open_tokens(config, manifest, backbone, cache_folder(config.run.cache))
 
 
 def _run(manifest: Manifest, config: Config, folder: Path) -> Run:

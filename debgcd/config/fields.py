@@ -131,7 +131,11 @@ class Config:
     """A complete run."""
 
     method: str = "debgcd"
-    k: int | None = None  # categories in all: known and new
+    k: int | None = None  # categories in all: known and new; none: estimated from the frozen features
+    k_times: int = 1  # an estimated K is taken so many times, to be on the safe side; what is not used is pruned
+    prune: bool = (
+        False  # at the end drop new categories that are empty or double (train/prune.py); on where K is estimated
+    )
     seed: int = 0
     preset: str = "paper"
     model_kept: Literal["last", "best-old"] = "last"  # best-old (public code): best Old accuracy on the test split

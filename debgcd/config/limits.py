@@ -9,10 +9,11 @@ from debgcd.errors import UsageError
 
 _RANGES: dict[str, tuple[float, float]] = {
     "k": (1, 10**7),
+    "k_times": (1, 100),
     "backbone.tuned_blocks": (0, 1000),
     "views.resize": (8, 4096),
     "views.size": (8, 4096),
-    "views.bank_views": (2, 1000),
+    "views.bank_views": (0, 1000),
     "heads.hidden": (1, 65536),
     "heads.projection_depth": (1, 32),
     "heads.projection_width": (1, 65536),
@@ -61,6 +62,8 @@ def check(config: Config, where: str) -> None:
             f"{where}: views.size {config.views.size} is larger than views.resize {config.views.resize}; "
             "a crop cannot be larger than the resized image"
         )
+    if config.views.bank_views == 1:
+        raise UsageError(f"{where}: views.bank_views is 1, but a step draws two different views; use 2 or more")
     if config.debiased.utilisation == ():
         raise UsageError(f"{where}: debiased.utilisation has no points; give [[0, 0], [1, 0.5]] or the like, or null")
     for x, y in config.debiased.utilisation or ():

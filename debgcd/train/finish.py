@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,7 @@ def evaluate(run: Run, setup: Setup, inference: Inference) -> dict[str, Any]:
         result["unlabelled"] = measure(inference, truth, setup.known)
     truth = truth_ids(run.manifest, test)
     if (truth >= 0).any():
-        tokens = fresh_tokens(run, setup.network, test).centre(np.arange(len(test)))
+        tokens = fresh_tokens(run.config, run.manifest, setup.network.backbone, test).centre(np.arange(len(test)))
         held_out = infer(setup.network, setup.method, tokens, heads=("detector", "debiased"))
         result["test"] = measure(held_out, truth, setup.known)
     return result
@@ -88,9 +89,10 @@ def evaluate(run: Run, setup: Setup, inference: Inference) -> dict[str, Any]:
 
 def finish(run: Run, setup: Setup, inference: Inference, scores: dict[str, Any] | None) -> None:
     """Write what a run ends with; predictions.csv comes last, so that where it is the rest is too."""
-    assert run.config.k is not None
-    found = categories(run.manifest.classes, run.config.k)
-    save_model(run.model, setup.network.state(), run.config, found)
+    tensors = setup.network.state()
+    k = len(tensors["heads.classifier.weight"])  # less than the configuration's where categories were pruned
+    found = categories(run.manifest.classes, k)
+    save_model(run.model, tensors, replace(run.config, k=k), found)
     if scores is not None:
         write_evaluation(run, scores)
     paths = [run.manifest.paths[row] for row in training_rows(run.manifest)[setup.label < 0]]

@@ -111,4 +111,6 @@ Use it: `debgcd predict RUN PATH -o out.csv`, or in Python `debgcd.Discoverer.lo
 
 def views_label(config: Config) -> str:
     """How the run saw its images; every table of results says this."""
-    return f"views: bank {config.views.bank_views}" if config.views.bank == "on" else "views: fresh"
+    if config.views.bank == "off":
+        return "views: fresh"
+    return f"views: bank {config.views.bank_views}" if config.views.bank_views else "views: centre crop"

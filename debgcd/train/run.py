@@ -95,7 +95,7 @@ def open_run(folder: Path) -> Run:
     if not (folder / "config.yaml").is_file():
         raise UsageError(f"{folder} is not a run directory: it has no config.yaml; start one with debgcd train")
     config = configuration.load(folder / "config.yaml")
-    if None in (config.k, config.backbone.name, config.backbone.tuned_blocks):
+    if None in (config.backbone.name, config.backbone.tuned_blocks):
         raise DataError(f"{folder / 'config.yaml'} is not complete, as a run writes it; restore it or train again")
     return Run(folder, config, read_manifest(folder / "manifest.csv"))
 
@@ -115,6 +115,11 @@ def environment() -> dict[str, str]:
 def training_rows(manifest: Manifest) -> NDArray[np.int64]:
     """Rows of the manifest that training sees: labelled and unlabelled, but not the test split."""
     return np.flatnonzero(manifest.is_train())
+
+
+def training_labels(manifest: Manifest) -> NDArray[np.int64]:
+    """(N,) class numbers of the training rows, -1 where there is no label."""
+    return manifest.label_index()[training_rows(manifest)]
 
 
 def test_rows(manifest: Manifest) -> NDArray[np.int64]:

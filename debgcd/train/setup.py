@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
-from debgcd.config import ViewsConfig
+from debgcd.config import Config, ViewsConfig
 from debgcd.data.loader import default_workers
+from debgcd.data.manifest import Manifest
 from debgcd.methods import Method, create
 from debgcd.model.backbone import Backbone
 from debgcd.model.heads import reset_heads
@@ -21,7 +22,7 @@ from debgcd.model.precision import pick_device
 from debgcd.progress import progress, say
 from debgcd.train.bank import BankTokens, bank_bytes, open_bank, token_shape
 from debgcd.train.infer import features
-from debgcd.train.run import Run, training_rows
+from debgcd.train.run import Run, training_labels, training_rows
 from debgcd.train.tokens import FreshTokens, Tokens
 
 
@@ -44,36 +45,48 @@ class Setup:
         return features(self.network, self.tokens.centre(np.arange(len(self.label))))
 
 
-def prepare(run: Run, backbone: Backbone, cache: Path) -> Setup:
-    """Build the network with its initial heads, and the view bank if the run has one."""
-    config, rows = run.config, training_rows(run.manifest)
-    known = len(run.manifest.classes)
-    method = create(config, known)
-    network = Network(backbone, method.heads(backbone.width))
-    reset_heads(network.heads, config.seed)
-    network.to(pick_device(config.run.device))
-    tokens: Tokens
-    if config.views.bank == "on":
-        tuned = config.backbone.tuned_blocks
-        assert tuned is not None
-        paths = [run.manifest.paths[row] for row in rows]
-        with progress("computing views") as report:
-            array = open_bank(backbone, tuned, paths, config.views, cache, workers(run), report)
-        tokens = BankTokens(array, config.seed, network.feature_mean.device)
-    else:
-        tokens = fresh_tokens(run, network, rows)
-    return Setup(network, method, tokens, run.manifest.label_index()[rows], known)
+def open_tokens(config: Config, manifest: Manifest, backbone: Backbone, cache: Path) -> Tokens:
+    """Tokens of the training images; moves the backbone to the run's device, and builds the view bank if need be."""
+    device = pick_device(config.run.device)
+    backbone.to(device)
+    rows = training_rows(manifest)
+    if config.views.bank != "on":
+        return fresh_tokens(config, manifest, backbone, rows)
+    tuned = config.backbone.tuned_blocks
+    assert tuned is not None
+    paths = [manifest.paths[row] for row in rows]
+    with progress("computing views") as report:
+        array = open_bank(backbone, tuned, paths, config.views, cache, workers(config), report)
+    return BankTokens(array, config.seed, device)
 
 
-def fresh_tokens(run: Run, network: Network, rows: NDArray[np.int64]) -> FreshTokens:
+def fresh_tokens(config: Config, manifest: Manifest, backbone: Backbone, rows: NDArray[np.int64]) -> FreshTokens:
     """Tokens of these rows of the manifest, computed when needed."""
-    paths = [run.manifest.paths[row] for row in rows]
-    return FreshTokens(network.backbone, paths, run.config.views, run.config.seed, workers(run))
+    paths = [manifest.paths[row] for row in rows]
+    return FreshTokens(backbone, paths, config.views, config.seed, workers(config))
 
 
-def workers(run: Run) -> int:
-    """Decoding processes of this run."""
-    return default_workers() if run.config.run.workers is None else run.config.run.workers
+def prepare(run: Run, backbone: Backbone, tokens: Tokens) -> Setup:
+    """Build the network with its initial heads."""
+    known = len(run.manifest.classes)
+    method = create(run.config, known)
+    network = Network(backbone, method.heads(backbone.width))
+    reset_heads(network.heads, run.config.seed)
+    network.to(pick_device(run.config.run.device))
+    return Setup(network, method, tokens, training_labels(run.manifest), known)
+
+
+def frozen_features(backbone: Backbone, tokens: Tokens, images: int) -> Tensor:
+    """(N, width) of all training images' centre crops before any training, standardised where the backbone needs it."""
+    network = Network(backbone, nn.ModuleDict()).to(backbone.pixel_mean.device)
+    raw = features(network, tokens.centre(np.arange(images)))
+    network.standardise(raw)
+    return (raw - network.feature_mean) * network.feature_scale
+
+
+def workers(config: Config) -> int:
+    """Decoding processes of a run."""
+    return default_workers() if config.run.workers is None else config.run.workers
 
 
 def decide_bank(backbone: Backbone, images: int, views: ViewsConfig, cache: Path) -> bool:

@@ -20,9 +20,9 @@ from debgcd.progress import progress, say
 from debgcd.train.finish import evaluate, unlabelled, write_evaluation
 from debgcd.train.loop import train
 from debgcd.train.model_folder import load_model
-from debgcd.train.run import Run, open_run, test_rows, training_rows
+from debgcd.train.run import Run, open_run, test_rows, training_labels, training_rows
 from debgcd.train.run import create as create_run
-from debgcd.train.setup import decide_bank, prepare
+from debgcd.train.setup import Setup, decide_bank, open_tokens, prepare
 from debgcd.train.watch import has_truth
 
 FEW_IMAGES = 5000  # 200 epochs of the paper are too few steps below this
@@ -69,12 +69,11 @@ def measure(folder: Path) -> dict[str, object]:
     run = open_run(folder)
     if not run.finished:
         raise UsageError(f"the run in {folder} has not finished; first: debgcd resume {folder}")
-    setup = prepare(run, _backbone(run), cache_folder(run.config.run.cache))
-    setup.network.load_state(
-        load_model(run.model, backbone=None, cache=cache_folder(run.config.run.cache)).network.state()
-    )
-    scores = evaluate(run, setup, unlabelled(setup))
-    return write_evaluation(run, scores)
+    cache = cache_folder(run.config.run.cache)
+    model = load_model(run.model, backbone=None, cache=cache, device=run.config.run.device)
+    tokens = open_tokens(run.config, run.manifest, model.network.backbone, cache)
+    setup = Setup(model.network, model.method, tokens, training_labels(run.manifest), len(run.manifest.classes))
+    return write_evaluation(run, evaluate(run, setup, unlabelled(setup)))
 
 
 def choose_preset(manifest: Manifest) -> str:
@@ -91,8 +90,11 @@ def choose_preset(manifest: Manifest) -> str:
 
 
 def decide(config: Config, manifest: Manifest) -> tuple[Config, Backbone]:
-    """The complete configuration: which backbone, how many tuned blocks, whether a bank; each said in one line."""
-    wanted, cache = config.backbone, cache_folder(config.run.cache)
+    """The complete configuration: which backbone, how many tuned blocks, whether a bank; each said in one line.
+
+    Only K may stay open: its estimate needs the features.
+    """
+    wanted, cache, images = config.backbone, cache_folder(config.run.cache), len(training_rows(manifest))
     tuned = METHODS[config.method].tuned_blocks if wanted.tuned_blocks is None else wanted.tuned_blocks
     if wanted.name is None:
         backbone, line = load_default(tuned_blocks=tuned, image_size=config.views.size, cache=cache)
@@ -109,8 +111,13 @@ def decide(config: Config, manifest: Manifest) -> tuple[Config, Backbone]:
     if config.model_kept == "best-old" and not has_truth(manifest.select(test_rows(manifest))):
         say("model kept: the last, because there is no test split with truth to choose the best by")
         config = replace(config, model_kept="last")
-    bank = decide_bank(backbone, len(training_rows(manifest)), config.views, cache)
-    return replace(config, backbone=chosen, views=replace(config.views, bank="on" if bank else "off")), backbone
+    views = config.views
+    if not METHODS[config.method].trains:
+        views = replace(views, bank_views=0)  # the centre crops are all it needs
+    elif views.bank != "off" and views.bank_views < 2:
+        raise UsageError(f"a view bank for training needs views.bank_views of 2 or more, not {views.bank_views}")
+    views = replace(views, bank="on" if decide_bank(backbone, images, views, cache) else "off")
+    return replace(config, backbone=chosen, views=views), backbone
 
 
 def _backbone(run: Run) -> Backbone:
@@ -136,7 +143,8 @@ def _to_the_end(run: Run, backbone: Backbone) -> Run:
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
         with lock(run.folder):
-            train(run, prepare(run, backbone, cache_folder(run.config.run.cache)))
+            tokens = open_tokens(run.config, run.manifest, backbone, cache_folder(run.config.run.cache))
+            train(run, prepare(run, backbone, tokens))
     finally:
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])
     return run
