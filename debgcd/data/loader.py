@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from debgcd.config import ViewsConfig
+from debgcd.data.cores import cores
 from debgcd.data.decode import Unusable, decode
 from debgcd.data.sampler import Draws
 from debgcd.data.views import CENTRE, Cuts, cut_view, random_cuts, resize_short_side
@@ -43,8 +43,7 @@ class Images(Dataset[Tensor | str]):
 
 def default_workers() -> int:
     """As many decoding processes as there are cores for them; none on a single core."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return 0 if cores == 1 else min(cores, 16)
+    return 0 if cores() == 1 else min(cores(), 16)
 
 
 def load_batches(images: Images, batches: Iterable[list[Item]], workers: int) -> Iterator[Tensor]:
