@@ -20,6 +20,7 @@ import numpy as np
 from PIL import Image, ImageFile
 
 from debgcd.data.endings import ends_early
+from debgcd.data.jpeg import decode_quickly, scale_down, sharpen
 
 MAX_PIXELS = 200_000_000  # as its header states; a larger image is refused before any of it is decoded
 MAX_ASPECT = (
@@ -48,15 +49,6 @@ _SIGNATURES = {
     b"MM\0+": "TIFF",
 }
 _BMP_HEADERS = {12, 16, 40, 52, 56, 64, 108, 124}  # sizes; "BM" alone is how a text about BMW begins
-_UPRIGHT = {  # EXIF orientation -> what undoes it
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
 
 
 class Reason(StrEnum):
@@ -120,7 +112,7 @@ _quiet = _Quiet()
 def decode(path: Path, short_side: int | None = None) -> np.ndarray:
     """Read an image as (H, W, 3) uint8 RGB, upright, its first frame, at most MAX_ASPECT times as long as wide.
 
-    With `short_side` a JPEG may come back smaller than it is, by a whole fraction and never below `short_side`.
+    With `short_side` a JPEG may come back at 1/2, 1/4 or 1/8 of its size, in no side below `short_side`.
     Raises Unusable, and nothing else, for whatever the file is.
     """
     if short_side is not None and short_side < 1:
@@ -168,23 +160,36 @@ def _pixels(file: BinaryIO, size: int, short_side: int | None) -> np.ndarray:
     if width * height > MAX_PIXELS:
         raise Unusable(Reason.TOO_LARGE, f"{width} × {height} pixels, more than {MAX_PIXELS // 10**6} million")
     try:
-        if short_side is not None and kind == "JPEG":
-            image.draft(
-                image.mode, (short_side, short_side)
-            )  # libjpeg leaves out what 1/2, 1/4, 1/8 scale does not need
-        image.load()
-        if kind == "PNG" and ends_early(file, size, kind):  # Pillow is content without the last chunk
-            raise Unusable(Reason.TRUNCATED, "the file ends before its end chunk")
+        scale = scale_down(width, height, short_side) if kind == "JPEG" else 1
+        pixels = decode_quickly(image, file, size, scale) if kind == "JPEG" else None
+        if pixels is None:
+            if scale > 1:
+                image.draft(image.mode, (width // scale, height // scale))
+            image.load()
+            if kind == "PNG" and ends_early(file, size, kind):  # Pillow is content without the last chunk
+                raise Unusable(Reason.TRUNCATED, "the file ends before its end chunk")
+            pixels = np.array(_rgb(image, kind))
+        if pixels.shape[1] < width:
+            pixels = sharpen(pixels, height / scale, width / scale)
         orientation = None
         with suppress(Exception):  # a damaged EXIF block says nothing about the pixels
             orientation = image.getexif().get(0x0112)
-        upright = _UPRIGHT.get(orientation) if isinstance(orientation, int) else None
-        rgb = _rgb(image, kind)
-        return np.array(rgb.transpose(upright) if upright is not None else rgb)
+        return _upright(pixels, orientation)
     except Unusable:
         raise
     except Exception as error:
         raise _failure(error, file, size, kind, opened=True) from error
+
+
+def _upright(pixels: np.ndarray, orientation: object) -> np.ndarray:
+    """Undo an EXIF orientation: 5 to 8 are stored with rows for columns, and each may be mirrored in either way."""
+    if orientation in (5, 6, 7, 8):
+        pixels = pixels.swapaxes(0, 1)
+    if orientation in (3, 4, 7, 8):
+        pixels = pixels[::-1]
+    if orientation in (2, 3, 6, 7):
+        pixels = pixels[:, ::-1]
+    return pixels
 
 
 def _kind(head: bytes) -> str:
@@ -245,7 +250,7 @@ def _rgb(image: Image.Image, kind: str) -> Image.Image:
             image = image.convert("RGBA")
             white = Image.new("RGBA", image.size, "white")
             return Image.alpha_composite(white, image).convert("RGB")
-        return image.convert("RGB")
+        return image if image.mode == "RGB" else image.convert("RGB")  # which would copy
     except ValueError as error:
         raise Unusable(Reason.UNSUPPORTED, f"colour mode {image.mode}") from error
 

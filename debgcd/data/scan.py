@@ -52,7 +52,9 @@ def check_files(paths: Sequence[Path]) -> list[Verdict]:
 
 def _check(path: Path) -> Verdict:
     try:
-        decode(path, short_side=1)  # a JPEG at 1/8 scale: every byte of it is read all the same, in a fraction of the time
+        decode(
+            path, short_side=1
+        )  # a JPEG at 1/8 scale: every byte of it is read all the same, in a fraction of the time
     except Unusable as why:
         return str(why)  # not the exception: its traceback would keep the pixels alive
     return None

@@ -102,7 +102,17 @@ def open_run(folder: Path) -> Run:
 
 def environment() -> dict[str, str]:
     """Versions and machine, for whoever asks later why a number differs."""
-    packages = ("debgcd", "torch", "transformers", "numpy", "scipy", "scikit-learn", "pillow", "safetensors")
+    packages = (
+        "debgcd",
+        "torch",
+        "transformers",
+        "numpy",
+        "scipy",
+        "scikit-learn",
+        "pillow",
+        "simplejpeg",
+        "safetensors",
+    )
     versions = {}
     for name in packages:
         try:

@@ -164,7 +164,8 @@ def test_of_an_animation_the_first_frame(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "short", "expected"), [((1600, 1200), 256, (400, 300)), ((1600, 1200), 400, (800, 600))]
+    ("size", "short", "expected"),
+    [((1600, 1200), 100, (200, 150)), ((1600, 1200), 200, (400, 300)), ((1600, 1200), 400, (800, 600))],
 )
 def test_short_side_decodes_photos_smaller_but_never_too_small(
     tmp_path: Path, size: tuple[int, int], short: int, expected: tuple[int, int]
