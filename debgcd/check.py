@@ -14,7 +14,7 @@ import torch
 from debgcd.config import Config
 from debgcd.data.manifest import Manifest, scan
 from debgcd.errors import DebgcdError
-from debgcd.methods import create
+from debgcd.methods import Batch, create
 from debgcd.model.backbone import Backbone
 from debgcd.model.network import Network
 from debgcd.progress import progress
@@ -142,12 +142,12 @@ def _measure(config: Config, backbone: Backbone, known: int, batch: int) -> tupl
         return trunk, 0.0
     rows = min(batch, 32)
     tokens = torch.randn(2 * rows, *token_shape(backbone, config.views.size))
-    label = torch.from_numpy(np.where(np.arange(rows) % 2, np.arange(rows) % known, -1))
+    labels = Batch.of(np.where(np.arange(rows) % 2, np.arange(rows) % known, -1))
     optimiser = sgd(network, config.schedule)
 
     def step() -> None:
         optimiser.zero_grad()
-        method.loss(network.from_tokens(tokens, set(network.heads)), label, 0.5).total.backward()
+        method.loss(network.from_tokens(tokens, network.learning), labels, 0.5).total.backward()
         optimiser.step()
 
     return trunk, _seconds(step) * batch / rows

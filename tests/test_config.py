@@ -7,6 +7,7 @@ import itertools
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -15,7 +16,7 @@ from torch import nn
 from debgcd import config as configuration
 from debgcd.config import Config
 from debgcd.errors import DataError, UsageError
-from debgcd.methods import create
+from debgcd.methods import Batch, create
 from debgcd.model.backbone import Backbone
 from debgcd.model.network import Network
 
@@ -283,9 +284,8 @@ def composed(config: Config) -> tuple[set[str], set[str], bool]:
     network = Network(Linear(), method.heads(6))
     for parameter in network.heads.parameters():
         nn.init.normal_(parameter, generator=generator)
-    label = torch.tensor([0, 2, -1, -1])
     output = network.from_tokens(torch.randn(8, 12, generator=generator), set(network.heads))
-    loss = method.loss(output, label, 0.5)
+    loss = method.loss(output, Batch.of(np.array([0, 2, -1, -1])), 0.5)
     loss.total.backward()
     assert loss.total.isfinite()
     assert all(parameter.grad is not None for parameter in network.parameters())  # no head is there for nothing

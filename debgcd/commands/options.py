@@ -42,7 +42,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     """What describes a run; `configured` reads it."""
     add_cache(parser)
     parser.add_argument("--k", type=int, metavar="K", help="categories in all, known and new")
-    parser.add_argument("--method", help="debgcd (default), simgcd or kmeans")
+    parser.add_argument("--method", help="debgcd (default), simgcd, gcd, sskmeans or kmeans")
     parser.add_argument("--preset", help="paper, released or small (default: what fits the data and machine)")
     parser.add_argument("--seed", type=int)
     parser.add_argument("--epochs", type=int, metavar="N", help="passes over the data; replaces the preset's length")

@@ -21,7 +21,7 @@ def one_vs_all_labelled(logits: Tensor, y: Tensor) -> Tensor:
     log_in, log_out = logits.log_softmax(-1).unbind(-1)
     own = F.one_hot(y, logits.shape[1]).bool()
     hardest = log_out.masked_fill(own, 0.0).amin(1)  # log-probabilities are <= 0, so 0 never wins unless alone
-    return -(log_in[own] + hardest).mean()
+    return -(log_in.gather(1, y[:, None])[:, 0] + hardest).mean()
 
 
 def one_vs_all_entropy(logits: Tensor) -> Tensor:

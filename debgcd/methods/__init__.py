@@ -5,11 +5,18 @@ from __future__ import annotations
 from debgcd.config import Config
 from debgcd.errors import UsageError
 from debgcd.methods.debgcd import DebGCD
-from debgcd.methods.kmeans import KMeans
-from debgcd.methods.protocol import Loss, Method
+from debgcd.methods.gcd import GCD
+from debgcd.methods.kmeans import KMeans, SemiSupervisedKMeans
+from debgcd.methods.protocol import Batch, Loss, Method
 from debgcd.methods.simgcd import SimGCD
 
-METHODS: dict[str, type[KMeans] | type[SimGCD]] = {"debgcd": DebGCD, "kmeans": KMeans, "simgcd": SimGCD}
+METHODS: dict[str, type[KMeans] | type[SimGCD]] = {
+    "debgcd": DebGCD,
+    "gcd": GCD,
+    "kmeans": KMeans,
+    "simgcd": SimGCD,
+    "sskmeans": SemiSupervisedKMeans,
+}
 
 
 def create(config: Config, known: int) -> Method:
@@ -24,4 +31,4 @@ def require_method(name: str) -> None:
         raise UsageError(f"there is no method {name!r}; choose from {', '.join(sorted(METHODS))}")
 
 
-__all__ = ["METHODS", "Loss", "Method", "create", "require_method"]
+__all__ = ["METHODS", "Batch", "Loss", "Method", "create", "require_method"]

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from debgcd import losses, schedules
-from debgcd.methods.protocol import Loss
+from debgcd.methods.protocol import Batch, Loss
 from debgcd.methods.simgcd import SimGCD
 from debgcd.model.heads import Detector, Prototypes
 from debgcd.model.network import Output
@@ -32,26 +32,25 @@ class DebGCD(SimGCD):
             )
         return heads
 
-    def loss(self, output: Output, label: Tensor, progress: float) -> Loss:
-        gcd = super().loss(output, label, progress)
+    def loss(self, output: Output, batch: Batch, progress: float) -> Loss:
+        gcd = super().loss(output, batch, progress)
         total, terms, used = gcd.total, dict(gcd.terms), None
         if self.config.ablation.detector:
-            detection, detector_terms = self._detector_loss(output, label)
+            detection, detector_terms = self._detector_loss(output, batch)
             total = total + self.config.detector.weight * detection
             terms |= detector_terms
         if self.config.ablation.debiased:
-            debiased, debiased_terms, used = self._debiased_loss(output, label, progress)
+            debiased, debiased_terms, used = self._debiased_loss(output, batch, progress)
             total = total + self.config.debiased.weight * debiased
             terms |= debiased_terms
         return Loss(total, terms, used)
 
-    def _detector_loss(self, output: Output, label: Tensor) -> tuple[Tensor, dict[str, Tensor | float]]:
+    def _detector_loss(self, output: Output, batch: Batch) -> tuple[Tensor, dict[str, Tensor | float]]:
         """Eq. 6, L_sdl; with the weights and the extra term that the preset `released` has."""
         assert output.detector is not None
         detector = self.config.detector
-        labelled = (label >= 0).repeat(2)
-        free = output.detector[~labelled]
-        supervised = losses.one_vs_all_labelled(output.detector[labelled], label[label >= 0].repeat(2))
+        free = output.detector[batch.free]
+        supervised = losses.one_vs_all_labelled(output.detector[batch.labelled], batch.y.repeat(2))
         entropy = losses.one_vs_all_entropy(free)
         if detector.entropy_over == "mean":
             entropy = entropy / self.known
@@ -64,7 +63,7 @@ class DebGCD(SimGCD):
         return total, terms
 
     def _debiased_loss(
-        self, output: Output, label: Tensor, progress: float
+        self, output: Output, batch: Batch, progress: float
     ) -> tuple[Tensor, dict[str, Tensor | float], Tensor]:
         """Eq. 13, L_adl; `used` marks the unlabelled rows that pass the threshold and, with guidance, the consistency."""
         assert output.logits is not None
@@ -73,22 +72,21 @@ class DebGCD(SimGCD):
         student = (
             output.debiased if output.debiased is not None else output.logits
         )  # ablation row (2): no own classifier
-        labelled = (label >= 0).repeat(2)
         total = student.sum() * 0.0
         terms: dict[str, Tensor | float] = {}
-        used = torch.zeros_like(labelled)
+        used = torch.zeros(len(student), dtype=torch.bool, device=student.device)
         if switches.labelled:
-            supervised = losses.supervised(student[labelled], label[label >= 0].repeat(2), temperature)
+            supervised = losses.supervised(student[batch.labelled], batch.y.repeat(2), temperature)
             total = total + supervised
             terms["debiased_labelled"] = supervised
         if switches.unlabelled:
-            logits = output.logits.detach()[~labelled]
-            s = losses.novelty(output.detector.detach()[~labelled]) if output.detector is not None else None
+            logits = output.logits.detach()[batch.free]
+            s = losses.novelty(output.detector.detach()[batch.free]) if output.detector is not None else None
             use_certainty = switches.guidance and debiased.certainty
             use_consistency = switches.guidance and debiased.consistency
             threshold = self._threshold(logits, progress)
             unlabelled = losses.debiased_unlabelled(
-                student[~labelled],
+                student[batch.free],
                 logits,
                 s,
                 self.known,
@@ -98,7 +96,7 @@ class DebGCD(SimGCD):
                 use_consistency=use_consistency,
             )
             total = total + unlabelled
-            used[~labelled] = losses.accepted(
+            used[batch.free] = losses.accepted(
                 logits, s, self.known, threshold, temperature, use_consistency=use_consistency
             )
             if s is not None:

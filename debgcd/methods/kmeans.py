@@ -1,8 +1,6 @@
-"""k-means on the frozen features: the baseline without training."""
+"""k-means on the frozen features: the baselines without training, and the clustering that GCD ends with."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -10,8 +8,8 @@ from torch.nn.functional import normalize
 
 from debgcd.cluster.kmeans import kmeans
 from debgcd.config import Config
-from debgcd.methods.protocol import Loss
-from debgcd.model.heads import Centres
+from debgcd.methods.protocol import Batch, Features, Loss
+from debgcd.model.heads import Centres, DistanceDetector
 from debgcd.model.network import Output
 
 
@@ -27,25 +25,49 @@ class KMeans:
 
     def __init__(self, config: Config, known: int):
         assert config.k is not None
-        self._k, self._known, self._seed = config.k, known, config.seed
-        self._temperature = config.gcd.student_temperature
+        self.config, self.k, self.known = config, config.k, known
 
     def heads(self, width: int) -> nn.ModuleDict:
-        return nn.ModuleDict({"classifier": Centres(width, self._k)})
+        return nn.ModuleDict({"classifier": Centres(width, self.k)})
 
-    def at_epoch(self, epoch: int, heads: nn.ModuleDict, features: Callable[[], Tensor], label: Tensor) -> None:
-        points = normalize(features(), dim=1)
-        found = kmeans(points, torch.full_like(label, -1), self._k, seed=self._seed)
-        order = known_first(found.assignment, label, self._k, self._known)
-        classifier = heads["classifier"]
-        assert isinstance(classifier, Centres)
-        classifier.weight.copy_(found.centres[order])
+    def begin(self, heads: nn.ModuleDict, features: Features, label: Tensor) -> None:
+        """Nothing here starts from the features."""
 
-    def loss(self, output: Output, label: Tensor, progress: float) -> Loss:
+    def settle(self, heads: nn.ModuleDict, features: Features, label: Tensor) -> None:
+        found = kmeans(normalize(features(), dim=1), torch.full_like(label, -1), self.k, seed=self.config.seed)
+        order = known_first(found.assignment, label, self.k, self.known)
+        _centres(heads).weight.copy_(found.centres[order])
+
+    def loss(self, output: Output, batch: Batch, progress: float) -> Loss:
         raise TypeError("k-means has nothing to train")
 
     def assign(self, logits: Tensor) -> Tensor:
-        return (logits / self._temperature).softmax(1)
+        return (logits / self.config.gcd.student_temperature).softmax(1)
+
+
+class SemiSupervisedKMeans(KMeans):
+    """k-means in which a labelled image stays in its class, so that centre i < M is class i; novelty by distance.
+
+    What GCD (Vaze et al. 2022) does after its training, here without any: the first answer to look at.
+    """
+
+    def heads(self, width: int) -> nn.ModuleDict:
+        heads = super().heads(width)
+        heads["detector"] = DistanceDetector(width, self.known)
+        return heads
+
+    def settle(self, heads: nn.ModuleDict, features: Features, label: Tensor) -> None:
+        unit = normalize(features(), dim=1)
+        _centres(heads).weight.copy_(kmeans(unit, label, self.k, seed=self.config.seed).centres)
+        detector = heads["detector"]
+        assert isinstance(detector, DistanceDetector)
+        detector.fit(unit, label)
+
+
+def _centres(heads: nn.ModuleDict) -> Centres:
+    classifier = heads["classifier"]
+    assert isinstance(classifier, Centres)
+    return classifier
 
 
 def known_first(assignment: Tensor, label: Tensor, k: int, known: int) -> Tensor:

@@ -6,9 +6,37 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from debgcd.model.network import Output
+
+Features = Callable[[], Tensor]  # (N, width) of all training images' centre crops, computed when called
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Which of the 2B rows of a batch are labelled, two views of each of B images; as numbers, never as a mask.
+
+    How many are labelled decides the shapes of what follows, and a mask on a GPU would have to be waited for to know.
+    """
+
+    labelled: Tensor  # (2L,) rows of the L labelled images: first views, then second views
+    free: Tensor  # (2F,) rows of the other images, likewise
+    y: Tensor  # (L,) the labels
+
+    @classmethod
+    def of(cls, label: NDArray[np.int64], device: torch.device | str = "cpu") -> Batch:
+        """From the labels of the B images, -1 where there is none; they reach the device in one copy."""
+        labelled, free = np.flatnonzero(label >= 0), np.flatnonzero(label < 0)
+        second = len(label)
+        rows = torch.from_numpy(np.concatenate([labelled, labelled + second, free, free + second, label[labelled]]))
+        if torch.device(device).type == "cuda":
+            rows = rows.pin_memory().to(device, non_blocking=True)  # from other memory the copy would be waited for
+        sizes = [2 * len(labelled), 2 * len(free), len(labelled)]
+        return cls(*rows.to(device).split(sizes))
 
 
 @dataclass(frozen=True)
@@ -23,25 +51,31 @@ class Loss:
 class Method(Protocol):
     """A method; it is made from the configuration and the number of known classes, and holds no other state.
 
-    What training changes lives in the heads, so a checkpoint of the network is a checkpoint of the method.
+    What training changes lives in the heads, so a checkpoint of the network is a checkpoint of the method. `begin` and
+    `settle` change heads in the light of all images' features; their label is (N,), -1 where there is none.
     """
 
     tuned_blocks: int  # of the backbone, unless the configuration says otherwise
-    trains: bool  # False: the heads come from `at_epoch` alone
+    trains: bool  # False: there are no steps, and the heads come from `begin` and `settle` alone
 
     def heads(self, width: int) -> nn.ModuleDict:
         """The heads on a feature of this width, named as in `model.network.FIELDS`; "classifier" must be among them."""
         ...
 
-    def at_epoch(self, epoch: int, heads: nn.ModuleDict, features: Callable[[], Tensor], label: Tensor) -> None:
-        """Before each epoch and once after the last: change the heads in the light of all images' features.
+    def begin(self, heads: nn.ModuleDict, features: Features, label: Tensor) -> None:
+        """Before the first step: where the heads start from."""
+        ...
 
-        `features()` gives (N, width) of the centre crops, computed when called; label: (N,), -1 where there is none.
+    def settle(self, heads: nn.ModuleDict, features: Features, label: Tensor) -> None:
+        """Before each evaluation and at the end: fill the heads that no gradient trains.
+
+        Whatever it does must depend on its arguments and on trained heads alone, so that an evaluation between does not
+        change the end.
         """
         ...
 
-    def loss(self, output: Output, label: Tensor, progress: float) -> Loss:
-        """The loss of a batch of B images; output has 2B rows, two views each; label: (B,), -1 where there is none."""
+    def loss(self, output: Output, batch: Batch, progress: float) -> Loss:
+        """The loss of a batch of B images: what the trained heads say of its 2B rows. Nothing in it may wait for a GPU."""
         ...
 
     def assign(self, logits: Tensor) -> Tensor:

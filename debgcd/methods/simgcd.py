@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor, nn
 
 from debgcd import losses, schedules
 from debgcd.cluster.kmeans import prototypes
 from debgcd.config import Config
-from debgcd.methods.protocol import Loss
+from debgcd.methods.protocol import Batch, Features, Loss
+from debgcd.methods.representation import representation
 from debgcd.model.heads import Projection, Prototypes
 from debgcd.model.network import Output
 
@@ -34,42 +33,39 @@ class SimGCD:
             }
         )
 
-    def at_epoch(self, epoch: int, heads: nn.ModuleDict, features: Callable[[], Tensor], label: Tensor) -> None:
-        """Before the first epoch: prototypes from semi-supervised k-means, if the configuration asks for it."""
-        if epoch or not self.config.heads.warm_start:
+    def begin(self, heads: nn.ModuleDict, features: Features, label: Tensor) -> None:
+        """Prototypes from semi-supervised k-means, if the configuration asks for it."""
+        if not self.config.heads.warm_start:
             return
         start = prototypes(features(), label, self.k, seed=self.config.seed)
         for head in heads.values():
             if isinstance(head, Prototypes):
                 head.weight.copy_(start)
 
-    def loss(self, output: Output, label: Tensor, progress: float) -> Loss:
+    def settle(self, heads: nn.ModuleDict, features: Features, label: Tensor) -> None:
+        """Every head is trained by gradients."""
+
+    def loss(self, output: Output, batch: Batch, progress: float) -> Loss:
         assert output.logits is not None and output.projection is not None
         gcd = self.config.gcd
-        labelled = (label >= 0).repeat(2)
-        y = label[label >= 0]
         shape = {"cosine": schedules.cosine, "linear": schedules.linear}[gcd.teacher_shape]
         warmed_up = progress / gcd.teacher_warmup if gcd.teacher_warmup else 1.0
         teacher_temperature = shape(gcd.teacher_start, gcd.teacher_end, warmed_up)
 
         distillation = losses.self_distillation(output.logits, teacher_temperature, gcd.student_temperature)
         entropy = losses.mean_entropy(output.logits, gcd.student_temperature)
-        supervised = losses.supervised(output.logits[labelled], y.repeat(2), gcd.student_temperature)
-        info_nce = losses.info_nce(output.projection, gcd.unlabelled_temperature)
-        contrastive = losses.supervised_contrastive(output.projection[labelled], y, gcd.labelled_temperature)
-
+        supervised = losses.supervised(output.logits[batch.labelled], batch.y.repeat(2), gcd.student_temperature)
         share = gcd.supervised_weight
         classification = (1 - share) * (distillation - gcd.entropy_weight * entropy) + share * supervised
-        representation = (1 - share) * info_nce + share * contrastive
+        contrast, contrast_terms = representation(output.projection, batch, gcd)
         terms: dict[str, Tensor | float] = {
             "distillation": distillation,
             "mean_entropy": entropy,
             "supervised": supervised,
-            "info_nce": info_nce,
-            "supervised_contrastive": contrastive,
+            **contrast_terms,
             "teacher_temperature": teacher_temperature,
         }
-        return Loss(classification + representation, terms)
+        return Loss(classification + contrast, terms)
 
     def assign(self, logits: Tensor) -> Tensor:
         return torch.softmax(logits / self.config.gcd.student_temperature, 1)

@@ -39,6 +39,11 @@ class Network(nn.Module):
         self.register_buffer("feature_mean", torch.zeros(backbone.width))
         self.register_buffer("feature_scale", torch.ones(backbone.width))
 
+    @property
+    def learning(self) -> set[str]:
+        """The heads that gradients train; the others are filled from the features of all images."""
+        return {name for name, head in self.heads.items() if any(True for _ in head.parameters())}
+
     def forward(self, images: Tensor, heads: Collection[str] = ("classifier",)) -> Output:
         """Images (N, 3, H, W) uint8 -> what the named heads say.
 

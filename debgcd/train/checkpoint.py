@@ -37,18 +37,24 @@ class State:
     facts: dict[str, Any] = field(default_factory=dict)
 
 
-def save(folder: Path, step: int, network: Network, optimiser: torch.optim.Optimizer, keep: int, digest: str) -> None:
-    """Write the state after `step` steps, then delete all but the newest `keep` checkpoints; `digest` is the run's."""
+def save(
+    folder: Path, step: int, network: Network, optimiser: torch.optim.Optimizer | None, keep: int, digest: str
+) -> None:
+    """Write the state after `step` steps, then delete all but the newest `keep` checkpoints; `digest` is the run's.
+
+    optimiser: None for a method that does not train.
+    """
     tensors = network.state()
-    for name, parameter in trained_parameters(network).items():
-        momentum = optimiser.state[parameter].get("momentum_buffer")
-        if momentum is not None:
-            tensors[f"momentum.{name}"] = momentum
+    if optimiser is not None:
+        remembered = {
+            name: optimiser.state[p].get("momentum_buffer") for name, p in trained_parameters(network).items()
+        }
+        tensors |= {f"momentum.{name}": value for name, value in remembered.items() if value is not None}
     write(folder, State(step, tensors, {"digest": digest}))
     prune(folder, keep)
 
 
-def resume(folder: Path, network: Network, optimiser: torch.optim.Optimizer, digest: str) -> int | None:
+def resume(folder: Path, network: Network, optimiser: torch.optim.Optimizer | None, digest: str) -> int | None:
     """Load the newest checkpoint and return its step; None if there is none yet. Refuses one of another `digest`."""
     saved = places(folder)
     if not saved:
@@ -60,10 +66,11 @@ def resume(folder: Path, network: Network, optimiser: torch.optim.Optimizer, dig
             "run directory"
         )
     _load_network(saved[-1], {n: t for n, t in state.tensors.items() if not n.startswith("momentum.")}, network)
-    for name, parameter in trained_parameters(network).items():
-        momentum = state.tensors.get(f"momentum.{name}")
-        if momentum is not None:
-            optimiser.state[parameter]["momentum_buffer"] = momentum.to(parameter.device, copy=True)
+    if optimiser is not None:
+        for name, parameter in trained_parameters(network).items():
+            momentum = state.tensors.get(f"momentum.{name}")
+            if momentum is not None:
+                optimiser.state[parameter]["momentum_buffer"] = momentum.to(parameter.device, copy=True)
     return state.step
 
 

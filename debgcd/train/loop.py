@@ -21,7 +21,7 @@ from debgcd.config import ScheduleConfig
 from debgcd.data.sampler import Sampler, half_labelled
 from debgcd.errors import DebgcdError
 from debgcd.files import write_json
-from debgcd.methods.protocol import Loss
+from debgcd.methods.protocol import Batch, Loss
 from debgcd.model.network import Network
 from debgcd.progress import progress
 from debgcd.train import checkpoint
@@ -56,7 +56,7 @@ def train(run: Run, setup: Setup) -> None:
     """Bring a run from where it stands to its end."""
     config, network, method = run.config, setup.network, setup.method
     long = length(config.schedule, len(setup.label), method.trains)
-    optimiser = sgd(network, config.schedule)
+    optimiser = sgd(network, config.schedule) if method.trains else None
     sampler = Sampler(half_labelled(setup.label), long.batch, config.seed)
     label = torch.from_numpy(setup.label).to(setup.device)
     utilisation = Utilisation(run.manifest, setup)
@@ -66,32 +66,34 @@ def train(run: Run, setup: Setup) -> None:
     digest = run.digest
     resumed = checkpoint.resume(run.checkpoints, network, optimiser, digest)
     first = resumed or 0
-    if resumed is None and network.backbone.standardise:
-        network.standardise(setup.features())
-
-    def at_epoch(epoch: int) -> None:
+    if resumed is None:
+        if network.backbone.standardise:
+            network.standardise(setup.features())
         with torch.no_grad():
-            method.at_epoch(epoch, network.heads, setup.features, label)
+            method.begin(network.heads, setup.features, label)
+
+    def settle() -> None:
+        with torch.no_grad():
+            method.settle(network.heads, setup.features, label)
 
     batches = setup.tokens.random(sampler.draws(step) for step in range(first, long.steps))
     with Metrics(run, first) as metrics, progress("training") as report, stop_requests() as stop:
         for step in range(first, long.steps):
-            epoch, position = divmod(step, long.steps_per_epoch)
-            if position == 0:
-                at_epoch(epoch)
+            assert optimiser is not None  # a method that does not train has no steps
             lr = set_learning_rate(optimiser, config.schedule, long, step)
             images = sampler.draws(step).image  # (B,)
-            output = network.from_tokens(next(batches), set(network.heads))  # 2B rows: first views, then second views
-            loss = method.loss(output, label[images], step / long.steps)
+            output = network.from_tokens(next(batches), network.learning)  # 2B rows: first views, then second views
+            loss = method.loss(output, Batch.of(setup.label[images], setup.device), step / long.steps)
             optimiser.zero_grad()
             loss.total.backward()
-            values = require_finite(run, step, loss, network, images)  # the step's one wait for the device
+            values, used = observe(loss, network)  # the step's one wait for the device
+            require_finite(run, step, values, images)
             optimiser.step()
 
             done = step + 1
             metrics.seen(len(images))
             if done % config.run.log_every == 0 or done == long.steps:
-                values |= {"epoch": done / long.steps_per_epoch, "lr": lr, **utilisation.shares(loss.used, images)}
+                values |= {"epoch": done / long.steps_per_epoch, "lr": lr, **utilisation.shares(used, images)}
                 values["images_per_second"] = metrics.images_per_second()
                 metrics.write(done, values)
                 report(done, long.steps, f"loss {values['loss']:.3f} · {values['images_per_second']:.0f} images/s")
@@ -99,6 +101,7 @@ def train(run: Run, setup: Setup) -> None:
             if (choosy and last) or (
                 measurable and not last and done % (config.run.eval_every * long.steps_per_epoch) == 0
             ):
+                settle()
                 scores = evaluate(run, setup, unlabelled(setup))
                 metrics.write(done, {"evaluation": scores})
                 if choosy and "test" in scores:
@@ -110,7 +113,7 @@ def train(run: Run, setup: Setup) -> None:
             if not last and stopped:
                 raise Interrupted
         if resumed != long.steps:
-            at_epoch(-(-long.steps // long.steps_per_epoch))  # the one after the last
+            settle()
             checkpoint.save(run.checkpoints, long.steps, network, optimiser, config.run.keep, digest)
         checkpoint.restore_best(run.checkpoints / "best", network)
         inference = unlabelled(setup)
@@ -127,8 +130,6 @@ def sgd(network: Network, schedule: ScheduleConfig) -> torch.optim.SGD:
         decay = schedule.weight_decay if parameter.ndim > 1 else 0.0
         share = schedule.tail_lr if name.startswith("tail.") else 1.0
         groups.append({"params": [parameter], "weight_decay": decay, "share": share})
-    if not groups:
-        groups.append({"params": [torch.zeros(0, requires_grad=True)], "share": 1.0})  # k-means: nothing to train
     return torch.optim.SGD(groups, lr=schedule.lr, momentum=schedule.momentum)
 
 
@@ -141,25 +142,38 @@ def set_learning_rate(optimiser: torch.optim.SGD, schedule: ScheduleConfig, long
     return lr
 
 
-def require_finite(run: Run, step: int, loss: Loss, network: Network, images: NDArray[np.int64]) -> dict[str, float]:
-    """The loss, its terms and the gradient's length as numbers; stops the run before the step if one is not finite."""
+def observe(loss: Loss, network: Network) -> tuple[dict[str, float], NDArray[np.bool_] | None]:
+    """The loss, the gradient's length, the terms, and which rows were used (2B,): all that is logged, in one transfer."""
     gradients = [p.grad for p in checkpoint.trained_parameters(network).values() if p.grad is not None]
     named = {"loss": loss.total, "gradient": torch.nn.utils.get_total_norm(gradients), **loss.terms}
     tensors = {name: value.detach() for name, value in named.items() if isinstance(value, torch.Tensor)}
-    numbers = dict(zip(tensors, torch.stack(list(tensors.values())).tolist(), strict=True))
-    if not (np.isfinite(numbers["loss"]) and np.isfinite(numbers["gradient"])):
-        rows = training_rows(run.manifest)[images]
-        paths = [str(run.manifest.paths[row]) for row in rows]
-        report = run.folder / "failure.json"
-        write_json(report, {"step": step, "terms": {k: str(v) for k, v in numbers.items()}, "images": paths})
-        saved = checkpoint.places(run.checkpoints)
-        raise DebgcdError(
-            f"step {step}: the loss or its gradient is not finite "
-            f"({', '.join(f'{name} {value:.4g}' for name, value in numbers.items())}) on {paths[0]} and {len(paths) - 1} "
-            f"other images (all in {report}); the last good checkpoint is {saved[-1] if saved else 'none yet'}; "
-            "try a smaller schedule.lr in a new run"
-        )
-    return {**named, **numbers}
+    parts = [torch.stack(list(tensors.values()))]
+    if loss.used is not None:
+        parts.append(loss.used.to(parts[0].dtype))
+    numbers = to_host(torch.cat(parts))
+    values = {**named, **dict(zip(tensors, numbers[: len(tensors)].tolist(), strict=True))}
+    return values, None if loss.used is None else numbers[len(tensors) :] > 0
+
+
+def to_host(tensor: torch.Tensor) -> NDArray[np.float32]:
+    """The values, when the device has computed them; nothing else in a step may ask for any."""
+    return tensor.cpu().numpy()
+
+
+def require_finite(run: Run, step: int, values: dict[str, float], images: NDArray[np.int64]) -> None:
+    """Stop the run before the step if the loss or its gradient is not finite."""
+    if np.isfinite(values["loss"]) and np.isfinite(values["gradient"]):
+        return
+    paths = [str(run.manifest.paths[row]) for row in training_rows(run.manifest)[images]]
+    report = run.folder / "failure.json"
+    write_json(report, {"step": step, "terms": {k: str(v) for k, v in values.items()}, "images": paths})
+    saved = checkpoint.places(run.checkpoints)
+    raise DebgcdError(
+        f"step {step}: the loss or its gradient is not finite "
+        f"({', '.join(f'{name} {value:.4g}' for name, value in values.items())}) on {paths[0]} and {len(paths) - 1} "
+        f"other images (all in {report}); the last good checkpoint is {saved[-1] if saved else 'none yet'}; "
+        "try a smaller schedule.lr in a new run"
+    )
 
 
 @contextmanager

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from debgcd.data.manifest import Manifest
 from debgcd.errors import UsageError
@@ -112,14 +111,14 @@ class Utilisation:
         self._unlabelled, self._known = setup.label < 0, setup.known
         self._truth = truth_ids(manifest, training_rows(manifest))
 
-    def shares(self, used: Tensor | None, images: NDArray[np.int64]) -> dict[str, float]:
+    def shares(self, used: NDArray[np.bool_] | None, images: NDArray[np.int64]) -> dict[str, float]:
         """used: (2B,) marks of the rows of two views, None where the method has none; images: (B,)."""
         if used is None:
             return {}
-        marks, rows = used.cpu().numpy(), np.concatenate([images, images])
+        rows = np.concatenate([images, images])
         free, new = self._unlabelled[rows], self._truth[rows] >= self._known
         groups = {"used": free, "used_old": free & (self._truth[rows] >= 0) & ~new, "used_new": free & new}
-        return {name: float(marks[group].mean()) if group.any() else float("nan") for name, group in groups.items()}
+        return {name: float(used[group].mean()) if group.any() else float("nan") for name, group in groups.items()}
 
 
 def _tensorboard(run: Run) -> Callable[[str, float, int], None]:

@@ -11,7 +11,7 @@ from torch.nn.functional import normalize
 from debgcd import config as configuration
 from debgcd.config import Config
 from debgcd.methods import create
-from debgcd.methods.protocol import Method
+from debgcd.methods.protocol import Batch, Method
 from debgcd.model.backbone import Backbone, Identity
 from debgcd.model.heads import reset_heads
 from debgcd.model.network import Network, Output
@@ -67,6 +67,11 @@ def random_output(images: int, seed: int = 0) -> Output:
         debiased=cosines().requires_grad_(),
         detector=(3 * normal(KNOWN, 2)).requires_grad_(),
     )
+
+
+def batch(label: Tensor) -> Batch:
+    """The labels of a batch, as a method's loss takes them."""
+    return Batch.of(label.numpy())
 
 
 def random_labels(images: int, seed: int = 0) -> Tensor:

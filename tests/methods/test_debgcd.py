@@ -8,7 +8,7 @@ from typing import Any
 import oracles
 import pytest
 import torch
-from little import KNOWN, TOKENS, WIDTH, K, config, made, random_labels, random_output
+from little import KNOWN, TOKENS, WIDTH, K, batch, config, made, random_labels, random_output
 from torch import Tensor
 
 from debgcd.config import Config
@@ -83,7 +83,7 @@ def test_the_total_is_the_weighted_sum_of_the_slow_forms(row: int, progress: flo
     chosen = config(ablation=ABLATIONS[row])
     for seed in range(3):
         output, label = random_output(12, seed), random_labels(12, seed)
-        loss = create(chosen, KNOWN).loss(asked(output, chosen), label, progress)
+        loss = create(chosen, KNOWN).loss(asked(output, chosen), batch(label), progress)
         expected = expected_total(output, label.tolist(), progress, row)
         assert loss.total.item() == pytest.approx(expected, rel=1e-10)
 
@@ -91,7 +91,7 @@ def test_the_total_is_the_weighted_sum_of_the_slow_forms(row: int, progress: flo
 @pytest.mark.parametrize("progress", [0.05, 0.7])
 def test_the_total_of_the_public_code(progress: float) -> None:
     output, label = random_output(12), random_labels(12)
-    loss = create(config("released"), KNOWN).loss(output, label, progress)
+    loss = create(config("released"), KNOWN).loss(output, batch(label), progress)
     assert loss.total.item() == pytest.approx(
         expected_total(output, label.tolist(), progress, row=6, released=True), rel=1e-10
     )
@@ -107,8 +107,8 @@ def test_the_total_of_the_public_code(progress: float) -> None:
 )
 def test_the_rows_of_the_loss_table_leave_out_their_part(switches: dict[str, bool], terms: list[str]) -> None:
     output, label = random_output(12), random_labels(12)
-    without = create(config(debiased={"weight": 0.0}), KNOWN).loss(output, label, 0.5)
-    loss = create(config(ablation=switches), KNOWN).loss(output, label, 0.5)
+    without = create(config(debiased={"weight": 0.0}), KNOWN).loss(output, batch(label), 0.5)
+    loss = create(config(ablation=switches), KNOWN).loss(output, batch(label), 0.5)
     rest = sum(loss.terms[name].item() for name in terms)
     assert rest > 0
     assert loss.total.item() == pytest.approx(without.total.item() + rest, rel=1e-10)
@@ -118,7 +118,7 @@ def test_weights_scale_their_part() -> None:
     output, label = random_output(12), random_labels(12)
 
     def total(**values: Any) -> float:
-        return create(config(**values), KNOWN).loss(output, label, 0.5).total.item()
+        return create(config(**values), KNOWN).loss(output, batch(label), 0.5).total.item()
 
     base = total(detector={"weight": 0.0}, debiased={"weight": 0.0})
     for name in ("detector", "debiased"):
@@ -134,7 +134,7 @@ def test_the_debiased_loss_teaches_neither_gcd_classifier_nor_detector() -> None
 
     def gradients(row: int) -> dict[str, Tensor]:
         output, chosen = random_output(12), config(ablation=ABLATIONS[row])
-        create(chosen, KNOWN).loss(asked(output, chosen), random_labels(12), 0.5).total.backward()
+        create(chosen, KNOWN).loss(asked(output, chosen), batch(random_labels(12)), 0.5).total.backward()
         return {name: getattr(output, name).grad for name in ("logits", "detector", "debiased", "projection")}
 
     without, guided = gradients(4), gradients(6)
@@ -152,7 +152,7 @@ def test_the_detectors_loss_reaches_the_tail() -> None:
     for weight in (1.0, 0.0):
         method = create(config(detector={"weight": weight}, ablation=ABLATIONS[4]), KNOWN)
         network.zero_grad()
-        method.loss(network.from_tokens(tokens, set(network.heads)), label, 0.5).total.backward()
+        method.loss(network.from_tokens(tokens, set(network.heads)), batch(label), 0.5).total.backward()
         gradients.append(network.backbone.tuned[0].weight.grad.clone())
     assert not torch.allclose(*gradients)
 
@@ -168,7 +168,8 @@ def trained(chosen: Config, steps: int = 6) -> tuple[Network, list[float]]:
     for step in range(steps):
         set_learning_rate(optimiser, chosen.schedule, long, step)
         tokens = torch.randn(16, TOKENS, generator=torch.Generator().manual_seed(100 + step))
-        loss = method.loss(network.from_tokens(tokens, set(network.heads)), random_labels(8, step), step / steps)
+        output = network.from_tokens(tokens, set(network.heads))
+        loss = method.loss(output, batch(random_labels(8, step)), step / steps)
         optimiser.zero_grad()
         loss.total.backward()
         optimiser.step()
@@ -200,7 +201,7 @@ def test_without_its_two_losses_debgcd_is_simgcd_bit_for_bit() -> None:
 
 
 def used(chosen: Config, output: Output, label: Tensor, progress: float = 0.5) -> Tensor:
-    marks = create(chosen, KNOWN).loss(asked(output, chosen), label, progress).used
+    marks = create(chosen, KNOWN).loss(asked(output, chosen), batch(label), progress).used
     assert marks is not None and marks.dtype == torch.bool and marks.shape == (len(output.logits),)
     return marks
 
@@ -239,9 +240,9 @@ def test_a_utilisation_curve_lets_its_share_through(progress: float, share: floa
 
 def test_a_utilisation_curve_replaces_the_threshold_in_the_loss_too() -> None:
     output, label = random_output(30), random_labels(30)
-    shut = create(config(debiased={"utilisation": [[0, 0]]}), KNOWN).loss(output, label, 0.5)
+    shut = create(config(debiased={"utilisation": [[0, 0]]}), KNOWN).loss(output, batch(label), 0.5)
     assert shut.terms["debiased_unlabelled"].item() == 0
-    half = create(config(debiased={"utilisation": [[0, 0.5]]}), KNOWN).loss(output, label, 0.5)
+    half = create(config(debiased={"utilisation": [[0, 0.5]]}), KNOWN).loss(output, batch(label), 0.5)
     assert half.terms["debiased_unlabelled"].item() > 0
 
 
@@ -259,7 +260,7 @@ def test_batches_of_one_kind_are_finite(preset: str, kind: str) -> None:
     }[kind]
     network, method = made(config(preset))
     tokens = torch.randn(2 * len(label), TOKENS, generator=torch.Generator().manual_seed(0))
-    loss: Loss = method.loss(network.from_tokens(tokens, set(network.heads)), label, 0.5)
+    loss: Loss = method.loss(network.from_tokens(tokens, set(network.heads)), batch(label), 0.5)
     loss.total.backward()
     assert loss.total.isfinite()
     for name, parameter in [*network.heads.named_parameters(), *network.backbone.tuned.named_parameters()]:

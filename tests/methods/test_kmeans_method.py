@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 import torch
-from little import KNOWN, WIDTH, K, config, made, random_labels, random_output
+from little import KNOWN, WIDTH, K, batch, config, made, random_labels, random_output
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
@@ -26,7 +26,7 @@ def fitted(features: Tensor, label: Tensor, seed: int = 0) -> tuple[nn.ModuleDic
     """Heads after k-means, and the category of each feature."""
     network, method = made(config(method="kmeans", seed=seed))
     with torch.no_grad():
-        method.at_epoch(0, network.heads, lambda: features, label)
+        method.settle(network.heads, lambda: features, label)
         return network.heads, network.heads["classifier"](features).argmax(1)
 
 
@@ -91,7 +91,7 @@ def test_there_is_nothing_to_train_and_no_novelty() -> None:
     assert not list(network.heads.parameters())
     assert not method.trains
     with pytest.raises(TypeError, match="nothing to train"):
-        method.loss(random_output(2), random_labels(2), 0.0)
+        method.loss(random_output(2), batch(random_labels(2)), 0.0)
 
 
 def test_probabilities_add_up_and_the_nearest_is_the_largest() -> None:

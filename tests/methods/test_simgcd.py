@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from little import KNOWN, WIDTH, K, config, made, random_labels, random_output
+from little import KNOWN, WIDTH, K, batch, config, made, random_labels, random_output
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -16,7 +16,7 @@ from debgcd.methods import METHODS, create
 
 def temperature(progress: float, **gcd: object) -> float:
     method = create(config(method="simgcd", gcd=gcd), KNOWN)
-    return float(method.loss(random_output(4), random_labels(4), progress).terms["teacher_temperature"])
+    return float(method.loss(random_output(4), batch(random_labels(4)), progress).terms["teacher_temperature"])
 
 
 def test_the_teachers_temperature_is_the_papers() -> None:
@@ -65,7 +65,7 @@ def test_a_warm_start_puts_prototypes_on_the_centres_of_semi_supervised_k_means(
     features, truth, label = clustered()
     detector = {n: p.clone() for n, p in network.heads.named_parameters() if n.startswith("detector")}
     with torch.no_grad():
-        method.at_epoch(0, network.heads, lambda: features, label)
+        method.begin(network.heads, lambda: features, label)
     weight = network.heads["classifier"].weight.detach()
     torch.testing.assert_close(weight.norm(dim=1), torch.ones(K))
     units = normalize(features, dim=1)
@@ -84,11 +84,18 @@ def refuse() -> Tensor:
 
 
 def test_features_are_computed_for_a_warm_start_alone() -> None:
-    for values, epoch in (({"warm_start": False}, 0), ({"warm_start": True}, 1), ({"warm_start": True}, 7)):
-        network, method = made(config(method="simgcd", heads=values))
-        before = network.heads["classifier"].weight.clone()
-        method.at_epoch(epoch, network.heads, refuse, random_labels(4))
-        assert torch.equal(network.heads["classifier"].weight, before)
+    network, method = made(config(method="simgcd", heads={"warm_start": False}))
+    before = network.heads["classifier"].weight.clone()
+    method.begin(network.heads, refuse, random_labels(4))
+    assert torch.equal(network.heads["classifier"].weight, before)
+
+
+@pytest.mark.parametrize("name", ["simgcd", "debgcd"])
+def test_what_gradients_train_is_left_alone_before_an_evaluation(name: str) -> None:
+    network, method = made(config(method=name, heads={"warm_start": True}))
+    before = {key: value.clone() for key, value in network.state().items()}
+    method.settle(network.heads, refuse, random_labels(4))
+    assert all(torch.equal(value, before[key]) for key, value in network.state().items())
 
 
 def test_tuned_blocks_of_the_methods() -> None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -16,7 +17,7 @@ from torch import nn
 
 from debgcd import config as configuration
 from debgcd.config import ScheduleConfig
-from debgcd.methods import create
+from debgcd.methods import Batch, create
 from debgcd.model.backbone import Backbone, Identity
 from debgcd.model.heads import reset_heads
 from debgcd.model.network import Network
@@ -160,7 +161,7 @@ def test_a_batch_of_one_kind_gives_finite_gradients(
     network = tiny_network(method, preset)
     found = created(method, preset).loss(
         network.from_tokens(torch.randn(8, 6, generator=torch.Generator().manual_seed(1)), set(network.heads)),
-        torch.tensor(label),
+        Batch.of(np.array(label)),
         progress,
     )
     found.total.backward()
