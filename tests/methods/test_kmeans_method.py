@@ -103,5 +103,5 @@ def test_probabilities_add_up_and_the_nearest_is_the_largest() -> None:
 
 
 def test_a_method_that_does_not_exist() -> None:
-    with pytest.raises(UsageError, match=r"no method 'deb'; choose from debgcd, kmeans, simgcd"):
+    with pytest.raises(UsageError, match=r"no method 'deb'; choose from debgcd, gcd, kmeans, simgcd, sskmeans"):
         create(config(method="deb"), KNOWN)
