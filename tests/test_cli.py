@@ -16,6 +16,8 @@ from PIL import Image
 
 COLUMNS = ["path", "category", "id", "name", "known", "confidence", "novelty"]
 COLUMNS += ["top1_id", "top1_p", "top2_id", "top2_p", "top3_id", "top3_p"]
+HAS_NOVELTY = {"debgcd": True, "simgcd": False, "gcd": True, "sskmeans": True, "kmeans": False}
+METHODS = list(HAS_NOVELTY)
 
 Train = Callable[..., Any]
 Command = Callable[..., Any]
@@ -44,11 +46,9 @@ def test_help_names_every_command(command: Command) -> None:
     assert command().out == said.out  # no command at all: the same help
 
 
-@pytest.mark.parametrize(("method", "has_novelty"), [("debgcd", True), ("simgcd", False), ("kmeans", False)])
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("bank", ["off", "on"])
-def test_predictions(
-    train: Train, command: Command, shared_csv: Path, tmp_path: Path, method: str, has_novelty: bool, bank: str
-) -> None:
+def test_predictions(train: Train, command: Command, shared_csv: Path, tmp_path: Path, method: str, bank: str) -> None:
     run = tmp_path / "run"
     said = train(shared_csv, run, "--method", method, "--k", 4, "--bank", bank, schedule__steps=6)
     assert said.code == 0, said.err
@@ -65,7 +65,12 @@ def test_predictions(
         shares = [float(row[f"top{i}_p"]) for i in (1, 2, 3)]
         assert 1 >= shares[0] >= shares[1] >= shares[2] >= 0 and sum(shares) <= 1 + 1e-5
         assert len({row[f"top{i}_id"] for i in (1, 2, 3)}) == 3
-        assert (0 <= float(row["novelty"]) <= 1) if has_novelty else row["novelty"] == ""
+        assert (0 <= float(row["novelty"]) <= 1) if HAS_NOVELTY[method] else row["novelty"] == ""
+
+    measured = (run / "evaluation.json").read_text()
+    assert (json.loads(measured)["unlabelled"]["auroc"] is not None) == HAS_NOVELTY[method]
+    assert command("evaluate", run).code == 0
+    assert (run / "evaluation.json").read_text() == measured
 
     # the same images again, from the model folder alone
     out = tmp_path / "new" / "out.csv"
@@ -77,6 +82,15 @@ def test_predictions(
         assert [row["category"] for row in again] == [row["category"] for row in rows]
         for row, other in zip(again, rows, strict=True):
             assert float(row["confidence"]) == pytest.approx(float(other["confidence"]), abs=1e-5)
+
+
+def test_help_names_every_method(command: Command) -> None:
+    from debgcd.methods import METHODS as THERE
+
+    assert set(METHODS) == set(THERE)
+    (line,) = [line for line in command("train", "--help").out.splitlines() if "debgcd (default)" in line]
+    for method in METHODS:
+        assert method in line.replace(",", " ").split()
 
 
 def test_fewer_than_three_categories(train: Train, shared_folder: Path, tmp_path: Path) -> None:
@@ -226,7 +240,7 @@ def test_odd_files_and_names(train: Train, command: Command, tiny_folder: Path, 
     assert {row["path"] for row in table(tmp_path / "out.csv")} == {str(free / name) for name in names}
 
 
-@pytest.mark.parametrize("method", ["debgcd", "simgcd", "kmeans"])
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("preset", ["small", "paper", "released"])
 def test_one_known_class(train: Train, tiny_folder: Path, tmp_path: Path, method: str, preset: str) -> None:
     (tiny_folder / "labelled" / "dog").rename(tmp_path / "away")
@@ -235,7 +249,7 @@ def test_one_known_class(train: Train, tiny_folder: Path, tmp_path: Path, method
     assert {row["id"] for row in table(tmp_path / "run" / "predictions.csv")} <= {"cat", "new-01", "new-02"}
 
 
-@pytest.mark.parametrize("method", ["debgcd", "simgcd", "kmeans"])
+@pytest.mark.parametrize("method", METHODS)
 def test_a_class_with_one_image(train: Train, tiny_folder: Path, tmp_path: Path, method: str) -> None:
     for path in sorted((tiny_folder / "labelled" / "dog").iterdir())[1:]:
         path.unlink()

@@ -18,7 +18,7 @@ class BackboneConfig:
     )
     revision: str | None = None  # the hub's commit; filled in when the run starts
     sha256: str | None = None  # of the weights; filled in when the run starts, checked on resume
-    tuned_blocks: int | None = None  # none: the method's own (debgcd 2, simgcd 1: the paper's SimGCD tunes one block)
+    tuned_blocks: int | None = None  # none: the method's own (debgcd 2; simgcd and gcd 1, as published)
 
 
 @dataclass(frozen=True)

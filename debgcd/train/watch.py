@@ -22,9 +22,9 @@ from debgcd.train.setup import Setup
 def truth_ids(manifest: Manifest, rows: NDArray[np.int64]) -> NDArray[np.int64]:
     """The truth of these rows as numbers: known classes 0..M-1, others M.. in the order of their names; -1 without one."""
     classes = list(manifest.classes)
-    others = sorted({truth for truth in manifest.truths if truth is not None} - set(classes))
-    number = {name: i for i, name in enumerate(classes + others)}
-    return np.array([number.get(manifest.truths[row], -1) for row in rows], dtype=np.int64)
+    others = sorted({truth for truth in set(manifest.truths) if truth is not None} - set(classes))
+    number: dict[str | None, int] = {None: -1, **{name: i for i, name in enumerate(classes + others)}}
+    return np.fromiter(map(number.__getitem__, manifest.truths), np.int64, len(manifest))[rows]
 
 
 def has_truth(manifest: Manifest) -> bool:

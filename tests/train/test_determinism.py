@@ -45,9 +45,10 @@ def test_another_seed_gives_another_model(
     assert model[0] != other[0] and model[1] != other[1]
 
 
-def test_kmeans_is_repeatable(train: Train, shared_folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["kmeans", "sskmeans", "gcd"])
+def test_clustering_is_repeatable(train: Train, shared_folder: Path, tmp_path: Path, method: str) -> None:
     for name in ("first", "second"):
-        train(shared_folder, tmp_path / name, "--method", "kmeans")
+        train(shared_folder, tmp_path / name, "--method", method)
     assert result(tmp_path / "first") == result(tmp_path / "second")
 
 
@@ -60,8 +61,10 @@ def permuted_truth(rows: list[dict[str, str]]) -> list[dict[str, str]]:
     return [{**row, "truth": rows[(7 * i + 5) % len(rows)]["truth"]} for i, row in enumerate(rows)]
 
 
-@pytest.mark.parametrize("bank", ["off", "on"])
-def test_truth_does_not_reach_training(train: Train, tiny_manifest_csv: Path, tmp_path: Path, bank: str) -> None:
+@pytest.mark.parametrize(("method", "bank"), [("debgcd", "off"), ("debgcd", "on"), ("gcd", "on")])
+def test_truth_does_not_reach_training(
+    train: Train, tiny_manifest_csv: Path, tmp_path: Path, method: str, bank: str
+) -> None:
     with open(tiny_manifest_csv, encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     forms = {"given": rows, "deleted": without_truth(rows), "permuted": permuted_truth(rows)}
@@ -71,7 +74,8 @@ def test_truth_does_not_reach_training(train: Train, tiny_manifest_csv: Path, tm
             writer.writeheader()
             writer.writerows(form)
         # an evaluation after every epoch, so that it has every chance to disturb the training between
-        said = train(tmp_path / f"{name}.csv", tmp_path / name, "--bank", bank, run__eval_every=1)
+        words = ("--method", method, "--bank", bank)
+        said = train(tmp_path / f"{name}.csv", tmp_path / name, *words, run__eval_every=1)
         assert said.code == 0, said.err
     assert result(tmp_path / "given") == result(tmp_path / "deleted") == result(tmp_path / "permuted")
     evaluations = [json.loads((tmp_path / name / "evaluation.json").read_text()) for name in ("given", "permuted")]

@@ -177,10 +177,37 @@ def test_killed_while_the_bank_is_built(shared_folder: Path, arguments: Argument
     assert len(list(cache.rglob("*.bank"))) == 1
 
 
-def test_kmeans_killed_before_and_after_clustering(shared_folder: Path, arguments: Arguments, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def gcd(shared_csv: Path, arguments: Arguments, tmp_path_factory: pytest.TempPathFactory) -> Reference:
+    """Its classifier comes from a clustering before each evaluation, and again at the end."""
+    return reference("on", shared_csv, arguments, tmp_path_factory, "--method", "gcd", **{"run.eval_every": 1})
+
+
+@pytest.mark.parametrize(
+    ("target", "number"),
+    [
+        ("torch.optim.SGD.step", 2),
+        ("debgcd.methods.gcd.GCD.settle", 2),  # before the second evaluation
+        ("debgcd.methods.gcd.GCD.settle", 4),  # at the end
+        ("debgcd.train.checkpoint.save", 4),
+    ],
+)
+@pytest.mark.parametrize("after", [False, True])
+def test_gcd_killed_around_its_clusterings(
+    gcd: Reference, tmp_path: Path, target: str, number: int, after: bool
+) -> None:
+    gcd.kill(tmp_path / "run", at_call(target, number, after=after))
+    gcd.resume(tmp_path / "run")
+    assert_same_evaluations(tmp_path / "run", gcd.folder / "whole")
+
+
+@pytest.mark.parametrize("method", ["kmeans", "sskmeans"])
+def test_killed_before_and_after_clustering(
+    shared_folder: Path, arguments: Arguments, tmp_path: Path, method: str
+) -> None:
     whole, run = tmp_path / "whole", tmp_path / "run"
-    assert debgcd(arguments(shared_folder, whole, "--method", "kmeans"), tmp_path / "log") == 0
-    words = arguments(shared_folder, run, "--method", "kmeans")
+    assert debgcd(arguments(shared_folder, whole, "--method", method), tmp_path / "log") == 0
+    words = arguments(shared_folder, run, "--method", method)
     assert debgcd(words, tmp_path / "log", at_call("debgcd.train.checkpoint.save", 1)) == -signal.SIGKILL
     again = ["resume", str(run)]
     assert debgcd(again, tmp_path / "log", at_call("debgcd.train.checkpoint.save", 1, after=True)) == -signal.SIGKILL
