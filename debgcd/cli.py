@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from debgcd import __version__
-from debgcd.commands import check, demo, evaluate, predict, train
+from debgcd.commands import check, demo, evaluate, fetch, predict, train
 from debgcd.errors import DebgcdError, UsageError
 
 EXAMPLES = """\
@@ -70,7 +70,7 @@ def _complain(text: str, code: int) -> int:
 
 
 def _how_to_go_on(options: argparse.Namespace) -> str:
-    if options.command is demo.demo:
+    if options.command in (demo.demo, fetch.fetch):
         return "; to go on, type the same again"
     where = {train.train: "out", train.resume: "run"}.get(options.command)
     folder: Path | None = getattr(options, where) if where else None
@@ -95,7 +95,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"debgcd {__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for command in (demo, check, train, evaluate, predict):
+    for command in (demo, check, fetch, train, evaluate, predict):
         command.add(subparsers)
     return parser
 

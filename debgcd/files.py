@@ -76,7 +76,7 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def lock(folder: Path) -> Iterator[None]:
+def lock(folder: Path, doing: str = "working on the run") -> Iterator[None]:
     """Keep a second process out of a folder; the lock goes with the process, however that ends."""
     try:
         import fcntl
@@ -88,5 +88,5 @@ def lock(folder: Path) -> Iterator[None]:
             # not flock: loader workers would inherit it, and hold it for seconds after a kill of the process itself
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise UsageError(f"another process is working on the run in {folder}; wait for it, or stop it") from error
+            raise UsageError(f"another process is {doing} in {folder}; wait for it, or stop it") from error
         yield

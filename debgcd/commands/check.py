@@ -6,12 +6,20 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from debgcd.commands.options import Subparsers, add_command, add_run_options, configured
+from debgcd.commands.options import (
+    Subparsers,
+    add_command,
+    add_run_options,
+    add_source,
+    configured,
+    read_source,
+)
 from debgcd.commands.show import print_json, table
 from debgcd.errors import DataError
 
 if TYPE_CHECKING:
     from debgcd.check import Findings
+    from debgcd.data.benchmarks import Benchmark
 
 
 def add(subparsers: Subparsers) -> None:
@@ -23,7 +31,7 @@ def add(subparsers: Subparsers) -> None:
         "say what is labelled, what is broken and what a run would do",
         "debgcd check photos/ --k 20",
     )
-    parser.add_argument("path", type=Path, metavar="PATH", help="a folder, CSV or Parquet file")
+    add_source(parser)
     parser.add_argument("--manifest", type=Path, metavar="OUT.csv", help="write the manifest that a run would use")
     parser.add_argument("--json", action="store_true", help="the same facts for a program")
     add_run_options(parser)
@@ -32,18 +40,35 @@ def add(subparsers: Subparsers) -> None:
 def check(options: argparse.Namespace) -> None:
     """`debgcd check`."""
     from debgcd.check import check as look
-    from debgcd.data.manifest import read_manifest, write_manifest
+    from debgcd.data.manifest import write_manifest
 
-    manifest = read_manifest(options.path)
-    found, manifest = look(manifest, configured(options, manifest))
+    source = read_source(options)
+    if source.benchmark is not None and not options.json:
+        _print_benchmark(source.benchmark)
+    found, manifest = look(source.manifest, configured(options, source))
     if options.manifest is not None:
         write_manifest(manifest, options.manifest)
     if options.json:
-        print_json(found.to_json())
+        compared = {} if source.benchmark is None else {"benchmark": source.benchmark.to_json()}
+        print_json({**compared, **found.to_json()})
     else:
-        _print_findings(found, options.k is None)
+        _print_findings(found, options.k is None and source.benchmark is None)
     if found.problem is not None:
         raise DataError(f"a run would be refused: {found.problem}")
+
+
+def _print_benchmark(found: Benchmark) -> None:
+    """|D_l|, |Y_l|, |D_u|, |Y_u| here and in the paper's Table 1."""
+    counts = found.to_json()
+    paper = counts["paper"] or dict.fromkeys(counts["here"], "-")
+    print(f"{found.facts.title} in {found.folder}, labelled half: {found.split}")
+    table(
+        ["", "|D_l|", "|Y_l|", "|D_u|", "|Y_u|"],
+        [["here", *map(str, counts["here"].values())], ["paper", *(str(paper[name]) for name in counts["here"])]],
+    )
+    if counts["paper"] is None:
+        print("(the paper's table of data sets has no row for it)")
+    print(flush=True)  # before the images are read, which takes long for the larger sets
 
 
 def _print_findings(found: Findings, k_is_open: bool) -> None:

@@ -5,15 +5,20 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from debgcd.errors import UsageError
+
 if TYPE_CHECKING:
     from debgcd.config import Config
+    from debgcd.data.benchmarks import Benchmark
     from debgcd.data.manifest import Manifest
 
 
 Subparsers = argparse._SubParsersAction  # argparse has no public name for it
+BENCHMARKS = "cifar10, cifar100, imagenet100, imagenet1k, cub, cars, aircraft, pets, herbarium19"  # a test compares
 
 
 def add_command(
@@ -36,6 +41,49 @@ def add_cache(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cache", metavar="DIR", help="for view banks and weights (default $DEBGCD_CACHE or ~/.cache/debgcd)"
     )
+
+
+def add_source(parser: argparse.ArgumentParser) -> None:
+    """PATH, or --benchmark and --root; `read_source` reads it."""
+    parser.add_argument("path", type=Path, nargs="?", metavar="PATH", help="a folder, CSV or Parquet file")
+    parser.add_argument("--benchmark", metavar="NAME", help=f"instead of PATH, a published set: {BENCHMARKS}")
+    parser.add_argument("--root", type=Path, metavar="DIR", help="the benchmark's folder, or the one it lies in")
+    parser.add_argument(
+        "--split",
+        choices=("published", "stratified"),
+        help="which half of a benchmark's known classes is labelled: the published one (default), or half of each class",
+    )
+
+
+@dataclass(frozen=True)
+class Source:
+    """The images a command is about."""
+
+    name: str
+    folder: Path  # or file
+    manifest: Manifest
+    benchmark: Benchmark | None  # None for the user's own images
+
+
+def read_source(options: argparse.Namespace) -> Source:
+    """PATH or the benchmark, whichever was given."""
+    if options.benchmark is None:
+        if options.path is None:
+            raise UsageError("say which images: PATH, or --benchmark NAME --root DIR")
+        if options.root is not None or options.split is not None:
+            raise UsageError("--root and --split belong to --benchmark; leave them out, or name a benchmark")
+        from debgcd.data.manifest import read_manifest
+
+        return Source(options.path.resolve().stem or "run", options.path, read_manifest(options.path), None)
+    if options.path is not None:
+        raise UsageError(f"give either PATH ({options.path}) or --benchmark {options.benchmark}, not both")
+    if options.root is None:
+        raise UsageError(f"--benchmark {options.benchmark} needs --root DIR: the set's folder, or the one it lies in")
+    from debgcd.data.benchmarks import read_benchmark
+    from debgcd.train.start import cache_folder
+
+    found = read_benchmark(options.benchmark, options.root, cache_folder(options.cache), options.split or "published")
+    return Source(found.facts.name, found.folder, found.manifest, found)
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
@@ -64,16 +112,18 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def configured(options: argparse.Namespace, manifest: Manifest) -> Config:
-    """Preset, then --config, then the options, then --set: the later wins."""
+def configured(options: argparse.Namespace, source: Source) -> Config:
+    """Preset, then a benchmark's K, then --config, then the options, then --set: the later wins."""
     from debgcd import config as configuration
 
     name = options.preset
     if name is None:
         from debgcd.train.start import choose_preset
 
-        name = choose_preset(manifest)
+        name = choose_preset(source.manifest)
     config = configuration.preset(name)
+    if source.benchmark is not None:
+        config = configuration.override(config, {"k": source.benchmark.facts.classes}, where="the benchmark")
     if options.config is not None:
         config = configuration.override(config, configuration.read_yaml(options.config), where=str(options.config))
     given: dict[str, Any] = {"method": options.method, "k": options.k, "seed": options.seed}

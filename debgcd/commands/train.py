@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from debgcd.commands.options import Subparsers, add_command, add_run_options, configured
+from debgcd.commands.options import Subparsers, add_command, add_run_options, add_source, configured, read_source
 from debgcd.commands.show import print_scores
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def add(subparsers: Subparsers) -> None:
         "discover categories among partly labelled images",
         "debgcd train photos/ --k 20 -o runs/photos",
     )
-    parser.add_argument("path", type=Path, metavar="PATH", help="a folder, CSV or Parquet file")
+    add_source(parser)
     parser.add_argument(
         "-o", dest="out", type=Path, metavar="RUN", help="run directory, new or empty (default runs/<name>)"
     )
@@ -37,18 +37,17 @@ def add(subparsers: Subparsers) -> None:
 
 def train(options: argparse.Namespace) -> None:
     """`debgcd train`."""
-    from debgcd.data.manifest import read_manifest
     from debgcd.train.run import require_apart, require_new
     from debgcd.train.start import begin, require_ready
 
+    source = read_source(options)
     if options.out is None:
-        options.out = Path("runs") / (options.path.resolve().stem or "run")
-    manifest = read_manifest(options.path)
-    config = configured(options, manifest)
-    require_ready(manifest, config)
-    require_apart(options.out, options.path)
+        options.out = Path("runs") / source.name
+    config = configured(options, source)
+    require_ready(source.manifest, config)
+    require_apart(options.out, source.folder)
     require_new(options.out)
-    _print_results(begin(manifest, config, options.out))
+    _print_results(begin(source.manifest, config, options.out))
 
 
 def resume(options: argparse.Namespace) -> None:

