@@ -21,6 +21,7 @@ examples:
   debgcd check photos/                            what is labelled, what is broken, what a run would do
   debgcd train photos/ --k 20 -o runs/photos      20 categories in all: known classes and new ones
   debgcd resume runs/photos                       go on after an interruption
+  debgcd train --benchmark cub --root data/       a published set with its published split (debgcd fetch gets it)
   debgcd evaluate runs/photos                     accuracy, where the truth is known
   debgcd predict runs/photos more/ -o out.csv     put new images into the categories
 

@@ -31,12 +31,12 @@ def add(subparsers: Subparsers) -> None:
 
 def fetch(options: argparse.Namespace) -> None:
     """`debgcd fetch`."""
-    from debgcd.data.benchmarks import facts, read_benchmark
+    from debgcd.data.benchmarks import facts_of, read_benchmark
     from debgcd.data.fetch import fetch as get
     from debgcd.data.fetch import folders
     from debgcd.train.start import cache_folder
 
-    about = facts(options.name)
+    about = facts_of(options.name)
     there = next((folder for folder in folders(about, options.root) if folder.exists()), None)
     if there is not None:  # a second call says so, and does not load it again
         try:

