@@ -116,7 +116,8 @@ def _plan(manifest: Manifest, config: Config) -> Plan:
     long = length(config.schedule, images, method.trains)
     bank = config.views.bank == "on"
     trunk, step = _measure(config, backbone, len(manifest.classes), long.batch)
-    passes = images * (config.views.bank_views + 1) if bank else images + 2 * long.batch * long.steps
+    kept = images * (config.views.bank_views + 1 if bank else 1)
+    passes = kept + 2 * long.batch * long.steps * (config.views.fresh if bank else 1)
     assert config.k is not None and config.backbone.name is not None
     return Plan(
         method=config.method,

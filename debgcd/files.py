@@ -7,7 +7,7 @@ import io
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,22 +17,27 @@ from debgcd.errors import UsageError
 
 def write_text(path: Path, text: str) -> None:
     """Replace a file by this text at one instant; a link is followed, and a pipe or device is written to as it is."""
+    # names are valid UTF-8 by now; should one not be, a mangled name is better than no file
+    write_bytes(path, text.encode("utf-8", errors="backslashreplace"))
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Replace a file by these bytes, likewise."""
     path = Path(os.path.realpath(path))
     if path.exists() and not path.is_file() and not path.is_dir():
-        path.write_text(text, "utf-8")
+        path.write_bytes(content)
         return
     beside = path.with_name(f".{path.name}.tmp")
     try:
-        _write_through(beside, text)
+        _write_through(beside, content)
         os.replace(beside, path)
     finally:
         beside.unlink(missing_ok=True)
 
 
-def _write_through(path: Path, text: str) -> None:
-    # names are valid UTF-8 by now; should one not be, a mangled name is better than no file
-    with open(path, "w", encoding="utf-8", newline="", errors="backslashreplace") as file:
-        file.write(text)
+def _write_through(path: Path, content: bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(content)
         file.flush()
         os.fsync(file.fileno())
 
@@ -89,4 +94,25 @@ def lock(folder: Path, doing: str = "working on the run") -> Iterator[None]:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise UsageError(f"another process is {doing} in {folder}; wait for it, or stop it") from error
+        yield
+
+
+@contextmanager
+def turn(folder: Path, key: str, on_wait: Callable[[], None]) -> Iterator[None]:
+    """Let one process after the other work on what `key`, hexadecimal, names; `on_wait` is called if another one is at it.
+
+    All keys share one file, each with a byte of its own to lock, so that no lock files pile up.
+    """
+    try:
+        import fcntl
+    except ImportError:  # no such locks on this system
+        yield
+        return
+    with open(folder / ".lock", "a") as file:
+        place = int(key[:15], 16)
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
+        except BlockingIOError:
+            on_wait()
+            fcntl.lockf(file, fcntl.LOCK_EX, 1, place)
         yield

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from debgcd.data.loader import default_workers
+from debgcd.data.loader import default_workers, from_files
 from debgcd.data.manifest import Manifest, Skipped, scan
 from debgcd.errors import UsageError
 from debgcd.progress import Report, progress
@@ -63,7 +63,8 @@ def usable_images(manifest: Manifest, workers: int | None) -> Manifest:
 
 def _tokens(model: Model, usable: Manifest, workers: int | None, report: Report) -> Iterator[Tensor]:
     workers = default_workers() if workers is None else workers
-    source = FreshTokens(model.network.backbone, usable.paths, model.config.views, model.config.seed, workers)
+    images = from_files(usable.paths, model.config.views)
+    source = FreshTokens(model.network.backbone, images, model.config.seed, workers)
     done = 0
     for tokens in source.centre(np.arange(len(usable))):
         yield tokens

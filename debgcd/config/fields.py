@@ -29,6 +29,7 @@ class ViewsConfig:
     size: int = 224  # side of the random crop and of the centre crop used for evaluation
     bank: Literal["auto", "on", "off"] = "off"  # keep the trunk's tokens of a fixed set of views (train/bank.py)
     bank_views: int = 8  # random views an image in the bank, beside its centre crop
+    fresh: float = 0.0  # share of the draws that take two fresh views though there is a bank; 1: all, as without a bank
     seed: int = 0  # of the bank's views: apart from the run's seed, so that other seeds and methods share a bank
 
 
@@ -118,12 +119,14 @@ class RunConfig:
 
     device: str = "auto"
     workers: int | None = None  # processes that decode; none: sized to the machine
+    # Keep the decoded, resized pixels of a run without a bank on disk (data/image_cache.py); results are the same bytes.
+    image_cache: Literal["auto", "on", "off"] = "auto"
     log_every: int = 1  # steps between lines of metrics.jsonl
     eval_every: int = 10  # epochs between evaluations, where truth is known; the last epoch is always evaluated
     checkpoint_every: int = 200  # steps
     keep: int = 2  # checkpoints kept, the newest ones
     tensorboard: bool = False
-    cache: str | None = None  # where view banks and fetched weights are; none: $DEBGCD_CACHE or ~/.cache/debgcd
+    cache: str | None = None  # where view banks, pixels and fetched weights are; none: $DEBGCD_CACHE or ~/.cache/debgcd
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "views.resize": (8, 4096),
     "views.size": (8, 4096),
     "views.bank_views": (0, 1000),
+    "views.fresh": (0, 1),
     "heads.hidden": (1, 65536),
     "heads.projection_depth": (1, 32),
     "heads.projection_width": (1, 65536),

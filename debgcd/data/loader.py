@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from debgcd.config import ViewsConfig
+from debgcd.data.contents import gone
 from debgcd.data.cores import cores
 from debgcd.data.decode import Unusable, decode
 from debgcd.data.sampler import Draws
@@ -22,23 +24,44 @@ from debgcd.errors import DataError
 # An item to load: the image's number and the cuts of its views, (V, 3).
 Item = tuple[int, Cuts]
 
+# From an image's number to its pixels, (3, h, w) uint8, resized; a DataError if they cannot be had. Workers get a copy.
+Opener = Callable[[int], Tensor]
+
+
+class Files:
+    """The opener that decodes image files."""
+
+    def __init__(self, paths: Sequence[Path], resize: int):
+        self.paths, self.resize = paths, resize
+
+    def __call__(self, number: int) -> Tensor:
+        try:
+            return resize_short_side(decode(self.paths[number], self.resize), self.resize)
+        except Unusable as error:
+            raise gone(self.paths[number], error) from error
+
 
 class Images(Dataset[Tensor | str]):
-    """Image files by number; an item gives its views, (V, 3, size, size) uint8, or the reason why it cannot.
+    """Images by number; an item gives its views, (V, 3, size, size) uint8, or the reason why it cannot.
 
     The reason is returned and not raised: what a worker process raises arrives here as the text of a traceback.
     """
 
-    def __init__(self, paths: Sequence[Path], views: ViewsConfig):
-        self._paths, self._views = paths, views
+    def __init__(self, opener: Opener, size: int):
+        self._opener, self._size = opener, size
 
     def __getitem__(self, item: Item) -> Tensor | str:
         number, cuts = item
         try:
-            image = resize_short_side(decode(self._paths[number], self._views.resize), self._views.resize)
-        except Unusable as error:
-            return f"{self._paths[number]} could be read when the run began but not now ({error}); put the file back and resume"
-        return torch.stack([cut_view(image, cut, self._views.size) for cut in cuts])
+            image = self._opener(number)
+        except DataError as error:
+            return str(error)
+        return torch.stack([cut_view(image, cut, self._size) for cut in cuts])
+
+
+def from_files(paths: Sequence[Path], views: ViewsConfig) -> Images:
+    """Images decoded each time that they are needed."""
+    return Images(Files(paths, views.resize), views.size)
 
 
 def default_workers() -> int:
@@ -48,23 +71,34 @@ def default_workers() -> int:
 
 def load_batches(images: Images, batches: Iterable[list[Item]], workers: int) -> Iterator[Tensor]:
     """The views of each batch of items in order, (len(batch), V, 3, size, size), decoded ahead by `workers` processes."""
+    return ahead(images, batches, workers, _together)
+
+
+def ahead(
+    dataset: Dataset[Any], batches: Iterable[list[Any]], workers: int, together: Callable[[list[Any]], Any]
+) -> Iterator[Any]:
+    """What `together` makes of each batch's items, computed ahead by `workers` processes; a text is raised as DataError."""
     loader = DataLoader(
-        images,
+        dataset,
         batch_sampler=batches,
         num_workers=workers,
         prefetch_factor=2 if workers else None,
-        collate_fn=_together,
+        collate_fn=together,
         worker_init_fn=_leave_interrupts_to_the_parent,
     )
-    for views in loader:
-        if isinstance(views, str):
-            raise DataError(views)
-        yield views
+    for batch in loader:
+        if isinstance(batch, str):
+            raise DataError(batch)
+        yield batch
+
+
+def first_reason(items: Sequence[object]) -> str | None:
+    """The first of a batch's items that is the reason why it could not be had."""
+    return next((item for item in items if isinstance(item, str)), None)
 
 
 def _together(views: list[Tensor | str]) -> Tensor | str:
-    """The views of a batch as one tensor; or the first reason why there is none."""
-    return next((entry for entry in views if isinstance(entry, str)), None) or default_collate(views)
+    return first_reason(views) or default_collate(views)
 
 
 def random_items(seed: int, draws: Iterable[Draws]) -> Iterator[list[Item]]:

@@ -7,11 +7,7 @@ is named by a hash of all that it depends on; another seed, method or ablation o
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,28 +16,27 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from debgcd.config import ViewsConfig
+from debgcd.data.contents import read_contents
 from debgcd.data.draws import uniform
-from debgcd.data.loader import Images, Item, load_batches
+from debgcd.data.loader import Images, Item, from_files, load_batches
 from debgcd.data.sampler import Draws
 from debgcd.data.views import CENTRE, random_cuts
-from debgcd.errors import DataError
 from debgcd.model.backbone import Backbone
+from debgcd.store import Recipe, Store, exists, open_store
 from debgcd.train.tokens import CENTRE_BATCH
 
-FORMAT = 1  # raise it when the meaning of a bank's bytes changes
+FORMAT = 2  # raise it when the meaning of a bank's bytes changes
+FOLDER = "banks"
 BUILD_BATCH = 16  # images whose views go through the trunk together
+TOLERANCE = 0.05  # of the tokens' length: bfloat16 all through a trunk is well below, another image or model far above
 
 
 class BankTokens:
     """Tokens from a bank; `draws` pick two of its V views as a function of (seed, draw)."""
 
     def __init__(self, array: NDArray[np.int16], seed: int, device: torch.device):
-        self._array, self._seed, self._device = (
-            array,
-            seed,
-            device,
-        )  # (N, V + 1, ...) bfloat16 bits, the centre crop last
-        self._views = array.shape[1] - 1
+        self._array = array  # (N, V + 1, ...) bfloat16 bits, the centre crop last
+        self._views, self._seed, self._device = array.shape[1] - 1, seed, device
 
     def random(self, draws: Iterable[Draws]) -> Iterator[Tensor]:
         for batch in draws:
@@ -83,71 +78,79 @@ def open_bank(
     workers: int,
     on_progress: Callable[[int, int], None],
 ) -> NDArray[np.int16]:
-    """The bank of these images, built if the cache does not hold it: (N, V + 1, ...) bfloat16 bits."""
-    shape = (len(paths), views.bank_views + 1, *token_shape(backbone, views.size))
-    key = _key(backbone, tuned_blocks, paths, views)
-    place = cache / "banks" / f"{key}.bank"
-    size = bank_bytes(len(paths), views, shape[2:])
-    if not (place.exists() and place.stat().st_size == size):
-        place.parent.mkdir(parents=True, exist_ok=True)
-        free = shutil.disk_usage(place.parent).free
-        if size > free:
-            raise DataError(
-                f"the view bank needs {size / 1e9:.1f} GB in {place.parent} but only {free / 1e9:.1f} GB are free; "
-                "make room, use --cache on another disk, or --bank off"
-            )
-        _build(place, shape, backbone, paths, views, workers, on_progress)
-    return np.memmap(place, dtype=np.int16, mode="r", shape=shape)
+    """The bank of these images, computed if the cache does not hold it: (N, V + 1, ...) bfloat16 bits."""
+    recipe = _recipe(backbone, tuned_blocks, paths, views, workers, on_progress)
+    return _mapped(open_store(cache / FOLDER, recipe), recipe)
 
 
-def _build(
-    place: Path,
-    shape: tuple[int, ...],
+def has_bank(backbone: Backbone, tuned_blocks: int, paths: Sequence[Path], views: ViewsConfig, cache: Path) -> bool:
+    """Whether the cache holds the bank of these images."""
+    return exists(cache / FOLDER, _recipe(backbone, tuned_blocks, paths, views, 0, lambda done, total: None))
+
+
+def _recipe(
     backbone: Backbone,
+    tuned_blocks: int,
     paths: Sequence[Path],
     views: ViewsConfig,
     workers: int,
     on_progress: Callable[[int, int], None],
-) -> None:
-    beside = place.with_name(f".{place.stem}.{os.getpid()}.tmp")  # two runs may build the same bank at once
-    try:
-        with open(beside, "wb") as file:
-            for done, tokens in _passes(backbone, paths, views, workers):
-                file.write(tokens.to(torch.bfloat16).view(torch.int16).cpu().numpy().tobytes())
-                on_progress(done, len(paths))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, place)
-    finally:
-        beside.unlink(missing_ok=True)
+) -> Recipe:
+    images, contents = from_files(paths, views), read_contents(paths)
+    shape = token_shape(backbone, views.size)
+
+    def compute(first: int) -> Generator[list[NDArray[np.int16]]]:
+        batches = [np.arange(i, min(i + BUILD_BATCH, len(paths))) for i in range(first, len(paths), BUILD_BATCH)]
+        on_progress(first, len(paths))
+        for numbers, tokens in zip(batches, _passes(backbone, images, batches, views, workers), strict=True):
+            contents.require_unchanged(numbers)
+            yield list(tokens.to(torch.bfloat16).view(torch.int16).cpu().numpy())
+            on_progress(int(numbers[-1]) + 1, len(paths))
+
+    def check(store: Store) -> bool:
+        """One random view and the centre crop of two images, through the trunk again."""
+        numbers, random = np.array(recipe.sample(2)), recipe.sample(3)[2] % views.bank_views
+        (computed,) = _passes(backbone, images, [numbers], views, 0, [random, views.bank_views])
+        bits = torch.from_numpy(_mapped(store, recipe)[numbers[:, None], [random, views.bank_views]])
+        computed, kept = computed.cpu().flatten(2), bits.view(torch.bfloat16).float().flatten(2)
+        return bool(((kept - computed).norm(dim=2) <= TOLERANCE * computed.norm(dim=2)).all())
+
+    facts = {
+        "format": FORMAT,
+        "weights": backbone.identity.sha256,
+        "tuned_blocks": tuned_blocks,
+        "images": contents.sha256,
+        "resize": views.resize,
+        "size": views.size,
+        "views": views.bank_views,
+        "seed": views.seed,
+        "type": "bfloat16",
+        "shape": [len(paths), views.bank_views + 1, *shape],
+    }
+    size = bank_bytes(len(paths), views, shape)
+    recipe = Recipe("view bank", facts, len(paths), size, compute, check, "--bank off")
+    return recipe
+
+
+def _mapped(store: Store, recipe: Recipe) -> NDArray[np.int16]:
+    return np.memmap(store.records, dtype=np.int16, mode="r", shape=tuple(recipe.facts["shape"]))
 
 
 def _passes(
-    backbone: Backbone, paths: Sequence[Path], views: ViewsConfig, workers: int
-) -> Iterator[tuple[int, Tensor]]:
-    """Images in order, all views of an image together: (how many are done, tokens)."""
+    backbone: Backbone,
+    images: Images,
+    batches: Sequence[NDArray[np.int64]],
+    views: ViewsConfig,
+    workers: int,
+    chosen: Sequence[int] | None = None,
+) -> Iterator[Tensor]:
+    """The tokens of all views, or of those chosen, of each batch's images: (B, V, ...)."""
 
     def items() -> Iterator[list[Item]]:
-        for start in range(0, len(paths), BUILD_BATCH):
-            numbers = np.arange(start, min(start + BUILD_BATCH, len(paths)))
+        for numbers in batches:
             cuts = random_cuts(views.seed, numbers, views.bank_views)
-            yield [(int(n), np.concatenate([cut, CENTRE])) for n, cut in zip(numbers, cuts, strict=True)]
+            every = (np.concatenate([cut, CENTRE]) for cut in cuts)
+            yield [(int(n), cut if chosen is None else cut[chosen]) for n, cut in zip(numbers, every, strict=True)]
 
-    done = 0
-    for batch in load_batches(Images(paths, views), items(), workers):
-        done += len(batch)
-        yield done, backbone.trunk(batch.flatten(0, 1))
-
-
-def _key(backbone: Backbone, tuned_blocks: int, paths: Sequence[Path], views: ViewsConfig) -> str:
-    """A hash of all that a bank's bytes depend on: weights, cut between trunk and tail, views, and the images' content."""
-    facts = [FORMAT, backbone.identity.sha256, tuned_blocks, views.resize, views.size, views.bank_views, views.seed]
-    digest = hashlib.sha256(json.dumps(facts).encode())
-    for path in paths:
-        try:
-            digest.update(hashlib.sha256(path.read_bytes()).digest())
-        except OSError as error:
-            raise DataError(
-                f"{path} could be read when the run began but not now ({error.strerror}); put the file back and resume"
-            ) from error
-    return digest.hexdigest()[:32]
+    for batch in load_batches(images, items(), workers):
+        yield backbone.trunk(batch.flatten(0, 1)).unflatten(0, batch.shape[:2])

@@ -111,6 +111,9 @@ Use it: `debgcd predict RUN PATH -o out.csv`, or in Python `debgcd.Discoverer.lo
 
 def views_label(config: Config) -> str:
     """How the run saw its images; every table of results says this."""
-    if config.views.bank == "off":
+    if config.views.bank != "on":
         return "views: fresh"
-    return f"views: bank {config.views.bank_views}" if config.views.bank_views else "views: centre crop"
+    if not config.views.bank_views:
+        return "views: centre crop"
+    share = f", {100 * config.views.fresh:g} % fresh" if config.views.fresh else ""
+    return f"views: bank {config.views.bank_views}{share}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from debgcd.config import Config, ViewsConfig
-from debgcd.data.loader import default_workers
+from debgcd.data.image_cache import open_image_cache
+from debgcd.data.loader import Images, default_workers, from_files
 from debgcd.data.manifest import Manifest
 from debgcd.methods import Method, create
 from debgcd.model.backbone import Backbone
@@ -20,10 +22,11 @@ from debgcd.model.heads import reset_heads
 from debgcd.model.network import Network
 from debgcd.model.precision import pick_device
 from debgcd.progress import progress, say
-from debgcd.train.bank import BankTokens, bank_bytes, open_bank, token_shape
+from debgcd.store import amount
+from debgcd.train.bank import BankTokens, bank_bytes, has_bank, open_bank, token_shape
 from debgcd.train.infer import features
 from debgcd.train.run import Run, training_labels, training_rows
-from debgcd.train.tokens import FreshTokens, Tokens
+from debgcd.train.tokens import FreshTokens, MixedTokens, Tokens
 
 
 @dataclass(frozen=True)
@@ -46,24 +49,30 @@ class Setup:
 
 
 def open_tokens(config: Config, manifest: Manifest, backbone: Backbone, cache: Path) -> Tokens:
-    """Tokens of the training images; moves the backbone to the run's device, and builds the view bank if need be."""
+    """Tokens of the training images; moves the backbone to the run's device, and fills the cache if need be."""
     device = pick_device(config.run.device)
     backbone.to(device)
-    rows = training_rows(manifest)
+    paths = [manifest.paths[row] for row in training_rows(manifest)]
+    images = from_files(paths, config.views)
+    if config.run.image_cache == "on":
+        with progress("decoding images") as report:
+            opener = open_image_cache(paths, config.views.resize, cache, workers(config), report)
+        images = Images(opener, config.views.size)
+    fresh = FreshTokens(backbone, images, config.seed, workers(config))
     if config.views.bank != "on":
-        return fresh_tokens(config, manifest, backbone, rows)
+        return fresh
     tuned = config.backbone.tuned_blocks
     assert tuned is not None
-    paths = [manifest.paths[row] for row in rows]
     with progress("computing views") as report:
         array = open_bank(backbone, tuned, paths, config.views, cache, workers(config), report)
-    return BankTokens(array, config.seed, device)
+    bank = BankTokens(array, config.seed, device)
+    return MixedTokens(bank, fresh, config.views.fresh, config.seed) if config.views.fresh else bank
 
 
 def fresh_tokens(config: Config, manifest: Manifest, backbone: Backbone, rows: NDArray[np.int64]) -> FreshTokens:
     """Tokens of these rows of the manifest, computed when needed."""
-    paths = [manifest.paths[row] for row in rows]
-    return FreshTokens(backbone, paths, config.views, config.seed, workers(config))
+    images = from_files([manifest.paths[row] for row in rows], config.views)
+    return FreshTokens(backbone, images, config.seed, workers(config))
 
 
 def prepare(run: Run, backbone: Backbone, tokens: Tokens) -> Setup:
@@ -89,16 +98,16 @@ def workers(config: Config) -> int:
     return default_workers() if config.run.workers is None else config.run.workers
 
 
-def decide_bank(backbone: Backbone, images: int, views: ViewsConfig, cache: Path) -> bool:
-    """Whether the run has a view bank; "auto" takes one if it fits into half of the free disk. Says how large it is."""
-    if views.bank == "off":
+def decide_bank(backbone: Backbone, tuned_blocks: int, paths: Sequence[Path], views: ViewsConfig, cache: Path) -> bool:
+    """Whether the run has a view bank; "auto" takes one if it is there or fits into half of the free disk. Says its size."""
+    if views.bank == "off" or views.fresh == 1:
         return False
-    size = bank_bytes(images, views, token_shape(backbone, views.size))
+    size = bank_bytes(len(paths), views, token_shape(backbone, views.size))
     cache.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(cache).free
-    fits = views.bank == "on" or size <= free / 2
+    takes = views.bank == "on" or size <= free / 2 or has_bank(backbone, tuned_blocks, paths, views, cache)
     say(
-        f"view bank: {'on' if fits else 'off'} ({size / 1e6:,.0f} MB for {views.bank_views} views of {images} images; "
-        f"{free / 1e9:.0f} GB free in {cache})"
+        f"view bank: {'on' if takes else 'off'} ({amount(size)} for {views.bank_views} views of {len(paths)} images; "
+        f"{amount(free)} free in {cache})"
     )
-    return fits
+    return takes

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from debgcd.config import Config
+from debgcd.data.image_cache import decide_image_cache
 from debgcd.data.manifest import Manifest, require_trainable, scan, write_skipped
 from debgcd.errors import DataError, UsageError
 from debgcd.files import lock
@@ -18,7 +19,7 @@ from debgcd.model.load import load_backbone, load_default
 from debgcd.model.precision import pick_device
 from debgcd.progress import progress, say
 from debgcd.train.finish import evaluate, unlabelled, write_evaluation
-from debgcd.train.loop import train
+from debgcd.train.loop import length, train
 from debgcd.train.model_folder import load_model
 from debgcd.train.run import Run, open_run, test_rows, training_labels, training_rows
 from debgcd.train.run import create as create_run
@@ -71,9 +72,14 @@ def measure(folder: Path) -> dict[str, object]:
         raise UsageError(f"the run in {folder} has not finished; first: debgcd resume {folder}")
     cache = cache_folder(run.config.run.cache)
     model = load_model(run.model, backbone=None, cache=cache, device=run.config.run.device)
-    tokens = open_tokens(run.config, run.manifest, model.network.backbone, cache)
+    tokens = open_tokens(once(run.config), run.manifest, model.network.backbone, cache)
     setup = Setup(model.network, model.method, tokens, training_labels(run.manifest), len(run.manifest.classes))
     return write_evaluation(run, evaluate(run, setup, unlabelled(setup)))
+
+
+def once(config: Config) -> Config:
+    """For a look at each image: decoding it is less work than keeping its pixels."""
+    return replace(config, run=replace(config.run, image_cache="off"))
 
 
 def choose_preset(manifest: Manifest) -> str:
@@ -90,11 +96,11 @@ def choose_preset(manifest: Manifest) -> str:
 
 
 def decide(config: Config, manifest: Manifest) -> tuple[Config, Backbone]:
-    """The complete configuration: which backbone, how many tuned blocks, whether a bank; each said in one line.
+    """The complete configuration: backbone, tuned blocks, what is kept in the cache; each said in one line.
 
     Only K may stay open: its estimate needs the features.
     """
-    wanted, cache, images = config.backbone, cache_folder(config.run.cache), len(training_rows(manifest))
+    wanted, cache = config.backbone, cache_folder(config.run.cache)
     tuned = METHODS[config.method].tuned_blocks if wanted.tuned_blocks is None else wanted.tuned_blocks
     if wanted.name is None:
         backbone, line = load_default(tuned_blocks=tuned, image_size=config.views.size, cache=cache)
@@ -111,13 +117,18 @@ def decide(config: Config, manifest: Manifest) -> tuple[Config, Backbone]:
     if config.model_kept == "best-old" and not has_truth(manifest.select(test_rows(manifest))):
         say("model kept: the last, because there is no test split with truth to choose the best by")
         config = replace(config, model_kept="last")
-    views = config.views
-    if not METHODS[config.method].trains:
+    paths = [manifest.paths[row] for row in training_rows(manifest)]
+    long, views = length(config.schedule, len(paths), METHODS[config.method].trains), config.views
+    if not long.steps:
         views = replace(views, bank_views=0)  # the centre crops are all it needs
     elif views.bank != "off" and views.bank_views < 2:
         raise UsageError(f"a view bank for training needs views.bank_views of 2 or more, not {views.bank_views}")
-    views = replace(views, bank="on" if decide_bank(backbone, images, views, cache) else "off")
-    return replace(config, backbone=chosen, views=views), backbone
+    bank = decide_bank(backbone, tuned, paths, views, cache)
+    draws = long.steps * long.batch / len(paths) * (views.fresh if bank else 1.0)
+    keep = decide_image_cache(config.run.image_cache, len(paths), views.resize, draws, cache)
+    views = replace(views, bank="on" if bank else "off")
+    how = replace(config.run, image_cache="on" if keep else "off")
+    return replace(config, backbone=chosen, views=views, run=how), backbone
 
 
 def _backbone(run: Run) -> Backbone:

@@ -1,16 +1,17 @@
-"""Where a step's tokens come from: fresh views through the trunk, or a bank of views that went through it before."""
+"""Where a step's tokens come from: fresh views through the trunk, a bank of views that went through it before, or both."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+import itertools
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from debgcd.config import ViewsConfig
+from debgcd.data.draws import uniform
 from debgcd.data.loader import Images, centre_items, load_batches, random_items
 from debgcd.data.sampler import Draws
 from debgcd.model.backbone import Backbone
@@ -31,10 +32,10 @@ class Tokens(Protocol):
 
 
 class FreshTokens:
-    """Every view decoded, cut and sent through the trunk when it is needed."""
+    """Every view cut and sent through the trunk when it is needed."""
 
-    def __init__(self, backbone: Backbone, paths: Sequence[Path], views: ViewsConfig, seed: int, workers: int):
-        self._backbone, self._images, self._seed, self._workers = backbone, Images(paths, views), seed, workers
+    def __init__(self, backbone: Backbone, images: Images, seed: int, workers: int):
+        self._backbone, self._images, self._seed, self._workers = backbone, images, seed, workers
 
     def random(self, draws: Iterable[Draws]) -> Iterator[Tensor]:
         for views in load_batches(self._images, random_items(self._seed, draws), self._workers):
@@ -44,3 +45,36 @@ class FreshTokens:
         workers = self._workers if len(numbers) > CENTRE_BATCH else 0
         for views in load_batches(self._images, centre_items(numbers, CENTRE_BATCH), workers):
             yield self._backbone.trunk(views[:, 0])
+
+
+class MixedTokens:
+    """A share of the draws takes two fresh views, the others two of a bank; which is a function of (seed, draw)."""
+
+    def __init__(self, bank: Tokens, fresh: Tokens, share: float, seed: int):
+        self._bank, self._fresh, self._share, self._seed = bank, fresh, share, seed
+
+    def random(self, draws: Iterable[Draws]) -> Iterator[Tensor]:
+        draws, ahead = itertools.tee(draws)  # those who decode are some batches ahead
+        parts = (_some(batch, self._is_fresh(batch)) for batch in ahead)
+        fresh = self._fresh.random(part for part in parts if len(part.draw))
+        for batch in draws:
+            which = self._is_fresh(batch)
+            (kept,) = self._bank.random([_some(batch, ~which)])
+            if not which.any():
+                yield kept
+                continue
+            cut = next(fresh)
+            tokens = cut.new_empty(len(cut) + len(kept), *cut.shape[1:])
+            twice = torch.from_numpy(np.tile(which, 2)).to(cut.device)  # first views, then second views
+            tokens[twice], tokens[~twice] = cut, kept
+            yield tokens
+
+    def centre(self, numbers: NDArray[np.int64]) -> Iterator[Tensor]:
+        return self._bank.centre(numbers)
+
+    def _is_fresh(self, batch: Draws) -> NDArray[np.bool_]:
+        return uniform(self._seed, "fresh", batch.draw) < self._share
+
+
+def _some(batch: Draws, which: NDArray[np.bool_]) -> Draws:
+    return Draws(batch.draw[which], batch.image[which])

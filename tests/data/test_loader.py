@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from debgcd.config import ViewsConfig
-from debgcd.data.loader import Images, centre_items, default_workers, load_batches, random_items
+from debgcd.data.loader import centre_items, default_workers, from_files, load_batches, random_items
 from debgcd.data.sampler import Draws, Sampler
 from debgcd.data.views import CENTRE, cut_view, random_cuts, resize_short_side
 from debgcd.errors import DataError
@@ -30,7 +30,7 @@ def paths(tmp_path: Path) -> list[Path]:
 def batches(paths: list[Path], workers: int) -> list[torch.Tensor]:
     sampler = Sampler(np.ones(len(paths)), 5, seed=2)
     items = random_items(2, (sampler.draws(step) for step in range(6)))
-    return list(load_batches(Images(paths, VIEWS), items, workers))
+    return list(load_batches(from_files(paths, VIEWS), items, workers))
 
 
 def test_any_number_of_workers_gives_the_same_tensors(paths: list[Path]) -> None:
@@ -45,7 +45,7 @@ def test_any_number_of_workers_gives_the_same_tensors(paths: list[Path]) -> None
 
 def test_an_item_is_its_image_cut_at_its_draws_places(paths: list[Path]) -> None:
     draws = Draws(draw=np.array([11, 12, 13]), image=np.array([3, 0, 3]))
-    (batch,) = load_batches(Images(paths, VIEWS), random_items(7, [draws]), 0)
+    (batch,) = load_batches(from_files(paths, VIEWS), random_items(7, [draws]), 0)
     for i, (draw, number) in enumerate(zip(draws.draw, draws.image, strict=True)):
         image = resize_short_side(np.array(Image.open(paths[number])), 20)
         for view, cut in enumerate(random_cuts(7, np.array([draw]))[0]):
@@ -55,20 +55,20 @@ def test_an_item_is_its_image_cut_at_its_draws_places(paths: list[Path]) -> None
 
 def test_centre_items_are_in_order_and_none_is_lost(paths: list[Path]) -> None:
     numbers = np.array([4, 0, 6, 5, 1])
-    loaded = list(load_batches(Images(paths, VIEWS), centre_items(numbers, 2), 0))
+    loaded = list(load_batches(from_files(paths, VIEWS), centre_items(numbers, 2), 0))
     assert [len(batch) for batch in loaded] == [2, 2, 1]
     for number, views in zip(numbers, torch.cat(loaded), strict=True):
         image = resize_short_side(np.array(Image.open(paths[number])), 20)
         assert views.shape == (1, 3, 16, 16)
         assert torch.equal(views[0], cut_view(image, CENTRE[0], 16))
-    assert list(load_batches(Images(paths, VIEWS), centre_items(numbers[:0], 2), 0)) == []
+    assert list(load_batches(from_files(paths, VIEWS), centre_items(numbers[:0], 2), 0)) == []
 
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_file_that_vanished_is_named(paths: list[Path], workers: int) -> None:
     paths[3].unlink()
     with pytest.raises(DataError, match=r"3\.png could be read when the run began but not now"):
-        list(load_batches(Images(paths, VIEWS), centre_items(np.arange(7), 7), workers))
+        list(load_batches(from_files(paths, VIEWS), centre_items(np.arange(7), 7), workers))
 
 
 def test_default_workers_fit_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import signal
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from forks import at_call, debgcd, forked, result
 from PIL import Image
 
+from debgcd import __version__
 from debgcd.config import ViewsConfig
 from debgcd.data.decode import decode
+from debgcd.data.loader import from_files
 from debgcd.data.sampler import Draws
 from debgcd.data.views import CENTRE, cut_view, random_cuts, resize_short_side
 from debgcd.errors import DataError
@@ -43,8 +50,9 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def banks(cache: Path) -> dict[str, tuple[int, int]]:
-    """The banks of a cache: inode and time of change of each."""
-    return {path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in (cache / "banks").iterdir()}
+    """The banks of a cache, whole or half: inode and time of change of each."""
+    records = {path.parent.name: path.stat() for path in (cache / "banks").glob("*/records")}
+    return {name: (found.st_ino, found.st_mtime_ns) for name, found in records.items()}
 
 
 def test_another_seed_and_method_reuse_the_bank(
@@ -62,7 +70,7 @@ def test_another_seed_and_method_reuse_the_bank(
     run("method", "--method", "simgcd")
     run("ablation", "--set", "ablation.guidance=false")
     assert banks(tmp_path / "cache") == first
-    assert seen == []
+    assert seen == [4, 4, 4]  # two views of two images each time, to see that the bank is what it should be
 
 
 def small(folder: Path, count: int = 5) -> list[Path]:
@@ -106,25 +114,147 @@ def tokens_of(bank: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(np.array(bank)).view(torch.bfloat16)
 
 
-def test_a_bank_that_fails_leaves_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda path: path.write_bytes(path.read_bytes()[:50]), "could be read when the run began but not now"),
+        (lambda path: path.unlink(), "could be read when the run began but not now"),
+        (lambda path: Image.new("RGB", (30, 40)).save(path), "was changed while it was in use"),
+    ],
+    ids=["cut", "gone", "another"],
+)
+def test_an_image_that_changes_while_the_bank_is_built(
+    tmp_path: Path, change: Callable[[Path], object], said: str
+) -> None:
+    """Its views would be kept under the name of the old image's; what was built before is of use when it is back."""
     paths, cache = small(tmp_path, 20), tmp_path / "cache"
-    whole = paths[17].read_bytes()
+    good = np.array(build(paths, tmp_path / "other"))
+    kept = paths[17].rename(tmp_path / "kept")
+    shutil.copy2(kept, paths[17])
 
-    def spoil(done: int, total: int) -> None:  # after the first batch of sixteen
-        paths[17].write_bytes(whole[:50])
+    def spoil(done: int, total: int) -> None:
+        if done == 16:  # after the first batch
+            change(paths[17])
 
-    with pytest.raises(DataError, match="could be read when the run began but not now"):
+    with pytest.raises(DataError, match=rf"17\.png {said}"):
         open_bank(load_lite(1), 1, paths, VIEWS, cache, 0, spoil)
-    assert banks(cache) == {}
+    assert [name[-8:] for name in banks(cache)] == [".partial"]
+    kept.rename(paths[17])
+    assert np.array_equal(build(paths, cache), good)
 
 
 def test_a_bank_of_the_wrong_size_is_built_again(tmp_path: Path, seen: list[int]) -> None:
     paths, cache = small(tmp_path, 2), tmp_path / "cache"
     good = np.array(build(paths, cache))
-    (place,) = (cache / "banks").iterdir()
+    (place,) = (cache / "banks").glob("*/records")
     place.write_bytes(place.read_bytes()[:-2])
     seen.clear()
     assert np.array_equal(build(paths, cache), good) and sum(seen) == 8
+
+
+def test_a_bank_says_what_it_is(tmp_path: Path) -> None:
+    build(small(tmp_path, 2), tmp_path / "cache")
+    (place,) = (tmp_path / "cache" / "banks").glob("*/facts.json")
+    told = json.loads(place.read_text())
+    assert told["what"] == "view bank" and told["debgcd"] == __version__
+    facts = told["facts"]
+    assert facts["weights"] == load_lite(1).identity.sha256 and facts["tuned_blocks"] == 1
+    assert [facts[name] for name in ("resize", "size", "views", "seed", "type")] == [36, 32, 3, 0, "bfloat16"]
+    assert facts["shape"][:2] == [2, 4] and len(facts["images"]) == 64
+
+
+def other_model() -> Backbone:
+    backbone = load_lite(1)
+    with torch.no_grad():
+        next(backbone.parameters()).mul_(1.5)
+    return backbone
+
+
+@pytest.mark.parametrize("other", ["model", "views", "images"])
+def test_the_tokens_of_something_else_under_the_right_name(
+    tmp_path: Path, other: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A copy that went wrong, weights that changed under their hash: never used."""
+    paths, cache, elsewhere = small(tmp_path), tmp_path / "cache", tmp_path / "elsewhere"
+    good = np.array(build(paths, cache))
+    if other == "model":
+        open_bank(other_model(), 1, paths, VIEWS, elsewhere, 0, lambda *_: None)
+    else:
+        build(paths[::-1] if other == "images" else paths, elsewhere, seed=5 if other == "views" else 0)
+    (place,), (wrong,) = (cache / "banks").glob("*/records"), (elsewhere / "banks").glob("*/records")
+    shutil.copy(wrong, place)
+    assert not np.array_equal(np.fromfile(place, np.int16), good.ravel())
+    capsys.readouterr()
+    assert np.array_equal(build(paths, cache), good)
+    assert capsys.readouterr().err.count("is damaged or not what its name says; computing it again\n") == 1
+
+
+def test_a_bank_from_another_machine_is_good_enough(tmp_path: Path, seen: list[int]) -> None:
+    """One whose trunk ran in bfloat16 differs by about a hundredth; it is used as it is."""
+    paths, cache = small(tmp_path), tmp_path / "cache"
+    exact = tokens_of(build(paths, cache))
+    noisy = exact.float() * (1 + 0.01 * torch.randn(exact.shape, generator=torch.Generator().manual_seed(0)))
+    (place,) = (cache / "banks").glob("*/records")
+    noisy.to(torch.bfloat16).view(torch.int16).numpy().tofile(place)
+    seen.clear()
+    assert torch.equal(tokens_of(build(paths, cache)), noisy.to(torch.bfloat16)) and sum(seen) == 4
+
+
+@pytest.mark.parametrize("stop", [1, 2, 3])
+def test_killed_while_it_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int) -> None:
+    """With processes that decode and without, the next one goes on and ends in the same bytes."""
+    monkeypatch.setattr("debgcd.train.bank.BUILD_BATCH", 2)
+    monkeypatch.setattr("debgcd.store.SAFE_EVERY", 1)
+    paths, cache = small(tmp_path, 7), tmp_path / "cache"
+    good = np.array(build(paths, tmp_path / "other"))
+
+    def work() -> int:
+        at_call("debgcd.data.contents.Contents.require_unchanged", stop + 1)()
+        open_bank(load_lite(1), 1, paths, VIEWS, cache, stop % 2, lambda *_: None)
+        return 0
+
+    assert forked(work, tmp_path / "log") == -signal.SIGKILL
+    assert [name[-8:] for name in banks(cache)] == [".partial"]
+    told: list[tuple[int, int]] = []
+    found = open_bank(load_lite(1), 1, paths, VIEWS, cache, 0, lambda *words: told.append(words))
+    assert np.array_equal(found, good)
+    assert told == [(done, 7) for done in (0, 2, 4, 6, 7)[stop:]]
+
+
+def test_two_runs_that_want_the_same_bank(
+    shared_folder: Path, arguments: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    """Two processes at once: one of them computes it, both end well and alike."""
+    words = [arguments(shared_folder, tmp_path / name, "--bank", "on", "--cache", tmp_path / "cache") for name in "ab"]
+    logs = [tmp_path / "a.log", tmp_path / "b.log"]
+    with ThreadPoolExecutor(2) as pool:
+        codes = list(pool.map(debgcd, words, logs))
+    told = [log.read_text("utf-8") for log in logs]
+    assert codes == [0, 0], told
+    assert sum("computing views: 24/24" in text for text in told) == 1
+    assert len(banks(tmp_path / "cache")) == 1
+    assert result(tmp_path / "a") == result(tmp_path / "b")
+
+
+def test_a_bank_that_is_deleted_while_it_is_used(tmp_path: Path) -> None:
+    paths, cache = small(tmp_path), tmp_path / "cache"
+    bank = BankTokens(build(paths, cache), 0, CPU)
+    (before,) = bank.centre(np.arange(5))
+    shutil.rmtree(cache)
+    (after,) = bank.centre(np.arange(5))
+    assert torch.equal(before, after)
+
+
+def test_auto_takes_a_bank_that_is_there_though_the_disk_is_full(
+    train: Train, shared_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more = ("--cache", tmp_path / "cache", "--set", "run.image_cache=off")
+    assert "view bank: on (" in train(shared_folder, tmp_path / "first", *more, "--bank", "on", schedule__steps=2).err
+    monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 1000}))
+    said = train(shared_folder, tmp_path / "again", *more, "--bank", "auto", schedule__steps=2)
+    assert said.code == 0 and "view bank: on (" in said.err
+    said = train(shared_folder, tmp_path / "other", *more, "--bank", "auto", schedule__steps=2, views__seed=1)
+    assert said.code == 0 and "view bank: off (" in said.err
 
 
 def test_no_room_for_a_bank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +299,7 @@ def test_centre_crops_of_the_bank_are_those_without_it(tmp_path: Path) -> None:
     paths, backbone = small(tmp_path), load_lite(1)
     bank = BankTokens(open_bank(backbone, 1, paths, VIEWS, tmp_path / "cache", 0, lambda *_: None), 0, CPU)
     numbers = np.array([3, 0, 4])
-    (kept,), (cut,) = bank.centre(numbers), FreshTokens(backbone, paths, VIEWS, 0, 0).centre(numbers)
+    (kept,), (cut,) = bank.centre(numbers), FreshTokens(backbone, from_files(paths, VIEWS), 0, 0).centre(numbers)
     assert_close(kept, cut)
 
 

@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 from forks import Hook, at_call, debgcd, die, logged_steps, result, sha256
 
+from debgcd import store
+
 STEPS = 12
 Arguments = Callable[..., list[str]]
 
@@ -170,11 +172,20 @@ def test_killed_while_the_bank_is_built(shared_folder: Path, arguments: Argument
     run = on_bank.folder / "bank-killed"
     words = [*arguments(shared_folder, run, "--bank", "on"), "--cache", str(cache)]
     log = on_bank.folder / "bank.log"
-    assert debgcd(words, log, at_call("debgcd.model.backbone.Backbone.trunk", 4)) == -signal.SIGKILL
+
+    def hook() -> None:
+        store.SAFE_EVERY = 1
+        at_call("debgcd.data.contents.Contents.require_unchanged", 2)()  # of two batches, 16 images and 8
+
+    assert debgcd(words, log, hook) == -signal.SIGKILL
     assert (run / "config.yaml").exists()
-    assert not list(cache.rglob("*.bank"))
+    (partial,) = (cache / "banks").glob("[0-9a-f]*")
+    assert partial.suffix == ".partial" and (partial / "ends").stat().st_size == 16 * 8
     on_bank.resume(run)
-    assert len(list(cache.rglob("*.bank"))) == 1
+    (bank,) = (cache / "banks").glob("[0-9a-f]*")
+    (whole,) = (on_bank.folder / "cache" / "banks").glob("[0-9a-f]*")
+    assert bank.name == whole.name == partial.stem
+    assert (bank / "records").read_bytes() == (whole / "records").read_bytes()
 
 
 @pytest.fixture(scope="module")
