@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from debgcd import __version__
-from debgcd.commands import check, demo, evaluate, fetch, predict, train
+from debgcd.commands import bench, check, demo, evaluate, fetch, predict, train
 from debgcd.errors import DebgcdError, UsageError
 
 EXAMPLES = """\
@@ -96,7 +96,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"debgcd {__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for command in (demo, check, fetch, train, evaluate, predict):
+    for command in (demo, check, fetch, train, evaluate, predict, bench):
         command.add(subparsers)
     return parser
 

@@ -1,0 +1,182 @@
+"""The networks that are timed: this program's, and the plain one that public code trains, with the same weights."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from debgcd.bench.session import Session, Shape
+from debgcd.data.sampler import Draws
+from debgcd.errors import DebgcdError
+from debgcd.methods import Method, create
+from debgcd.model.backbone import Backbone, Identity
+from debgcd.model.heads import reset_heads
+from debgcd.model.hub import IMAGENET_MEAN, IMAGENET_STD
+from debgcd.model.load import load_backbone
+from debgcd.model.network import Network
+from debgcd.model.precision import autocast
+from debgcd.train.bank import BankTokens
+from debgcd.train.loop import sgd
+
+CPU = torch.device("cpu")
+LEARNING_RATE = 1e-3  # small: random weights must stay ordinary numbers, since others can take longer to compute with
+BANK_VIEWS = 2
+
+
+class PlainBackbone(Backbone):
+    """Everything in the tail: the library's own forward pass of the whole network, with its own ("eager") attention."""
+
+    standardise = False
+
+    def __init__(self, model: Any, tuned_blocks: int):
+        super().__init__()
+        self.model = model
+        self.identity = Identity("plain", None, "")
+        self.width, self.multiple = model.config.hidden_size, model.config.patch_size
+        depth = model.config.num_hidden_layers
+        blocks = next(m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) == depth)
+        self.tuned = nn.ModuleList(blocks[depth - tuned_blocks :])
+        self.register_buffer("pixel_mean", 255 * torch.tensor(IMAGENET_MEAN).view(3, 1, 1))
+        self.register_buffer("pixel_std", 255 * torch.tensor(IMAGENET_STD).view(3, 1, 1))
+        self.requires_grad_(False)
+        self.tuned.requires_grad_(True)
+        self.eval()
+
+    def tokens(self, pixels: Tensor) -> Tensor:
+        return pixels
+
+    def tail(self, tokens: Tensor) -> Tensor:
+        """(N, 3, S, S) normalised pixels -> (N, width)."""
+        return self.model(pixel_values=tokens).last_hidden_state[:, 0]
+
+
+@dataclass(frozen=True)
+class Trainee:
+    """A network in training."""
+
+    network: Network
+    method: Method
+    optimiser: torch.optim.SGD
+
+    def trunk(self, images: Tensor) -> Tensor:
+        return self.network.backbone.trunk(images)
+
+    def loss(self, tokens: Tensor, label: Tensor) -> Tensor:
+        output = self.network.from_tokens(tokens, set(self.network.heads))
+        return self.method.loss(output, label, progress=0.5).total
+
+    def step(self, tokens: Tensor, label: Tensor) -> None:
+        """tokens: 2B rows, first views, then second views; label: (B,)."""
+        loss = self.loss(tokens, label)
+        self.optimiser.zero_grad()
+        loss.backward()
+        self.optimiser.step()
+
+
+def random_vit(session: Session, shape: Shape) -> tuple[Any, Path]:
+    """A vision transformer with random weights and eager attention, and the folder where it is in the hub's format."""
+    return session.once(("vit", shape), lambda: _random_vit(session, shape))
+
+
+def _random_vit(session: Session, shape: Shape) -> tuple[Any, Path]:
+    from transformers import ViTConfig, ViTModel
+    from transformers.utils import logging
+
+    settings: dict[str, Any] = {
+        "hidden_size": shape.width,
+        "num_hidden_layers": shape.depth,
+        "num_attention_heads": shape.heads,
+        "intermediate_size": shape.hidden,
+        "patch_size": shape.patch,
+        "image_size": session.sizes.views.size,
+        "attn_implementation": "eager",
+    }
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = ViTModel(ViTConfig(**settings), add_pooling_layer=False).eval()
+    folder = session.folder / shape.name.replace("/", "-")
+    bars = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        model.save_pretrained(folder)
+    finally:
+        if bars:
+            logging.enable_progress_bar()
+    return model, folder
+
+
+def ours(session: Session, shape: Shape, tuned_blocks: int) -> Trainee:
+    """This program's network, loaded as a run loads it."""
+    _, folder = random_vit(session, shape)
+    size = session.sizes.views.size
+    return trainee(session, load_backbone(str(folder), tuned_blocks=tuned_blocks, image_size=size))
+
+
+def plain(session: Session, shape: Shape, tuned_blocks: int) -> Trainee:
+    """The same weights and heads, trained as public code does it."""
+    model, _ = random_vit(session, shape)
+    return trainee(session, PlainBackbone(copy.deepcopy(model), tuned_blocks))
+
+
+def trainee(session: Session, backbone: Backbone) -> Trainee:
+    """The heads of the paper's DebGCD on a backbone, always with the same first weights."""
+    config = session.config()
+    method = create(config, session.sizes.known)
+    network = Network(backbone, method.heads(backbone.width))
+    reset_heads(network.heads, config.seed)
+    return Trainee(network, method, sgd(network, replace(config.schedule, lr=LEARNING_RATE)))
+
+
+def random_images(count: int, size: int) -> Tensor:
+    """(count, 3, size, size) uint8."""
+    return torch.randint(0, 256, (count, 3, size, size), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+
+
+def half_labelled(batch: int, known: int) -> Tensor:
+    """(batch,) labels, every second one -1."""
+    return torch.from_numpy(np.where(np.arange(batch) % 2, np.arange(batch) % known, -1))
+
+
+def write_random_bank(path: Path, shape: tuple[int, ...]) -> None:
+    """A bank's file, (N, V + 1, ...), with random tokens: to fill a real one takes the trunk many minutes."""
+    chunk = torch.randn(min(shape[0], 64), *shape[1:], generator=torch.Generator().manual_seed(0))
+    content = chunk.to(torch.bfloat16).view(torch.int16).numpy()
+    with open(path, "wb") as file:
+        for start in range(0, shape[0], len(content)):
+            file.write(content[: shape[0] - start].tobytes())
+
+
+def read_bank(path: Path, shape: tuple[int, ...]) -> BankTokens:
+    """The tokens of a bank's file."""
+    return BankTokens(np.memmap(path, np.int16, "r", shape=shape), 0, CPU)
+
+
+def from_bank(tokens: BankTokens, batch: int) -> Tensor:
+    """The tokens of two views of each of a bank's first images: 2 · batch rows."""
+    numbers = np.arange(batch, dtype=np.int64)
+    return next(iter(tokens.random([Draws(numbers, numbers)])))
+
+
+def trunk_type() -> str:
+    """The type that the trunk computes in here."""
+    with autocast(CPU):
+        kind = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else torch.float32
+    return str(kind).removeprefix("torch.")
+
+
+def require_same_loss(own: Trainee, other: Trainee, images: Tensor, label: Tensor) -> None:
+    """Refuse to compare the times of two networks that do not compute the same."""
+    with torch.no_grad():
+        first, second = (float(one.loss(one.trunk(images), label)) for one in (own, other))
+    allowed = 1e-4 if trunk_type() == "float32" else 2e-2  # the plain way is always in fp32
+    if not abs(first - second) <= allowed * max(1.0, abs(second)):
+        raise DebgcdError(
+            f"the loss of this program's network is {first:.6f}, the plain one's {second:.6f}: two networks that do not "
+            "compute the same are not timed; this is a fault of debgcd or of a new version of transformers, so please report it"
+        )

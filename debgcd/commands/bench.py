@@ -1,0 +1,86 @@
+"""`debgcd bench`."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from debgcd.bench import PARTS
+from debgcd.commands.options import Subparsers, add_command
+from debgcd.commands.show import table
+from debgcd.errors import UsageError
+from debgcd.overlay import suggest
+
+if TYPE_CHECKING:
+    from debgcd.bench.lines import Line
+
+BACKBONES = ("vit-s16", "vit-b16")
+
+
+def add(subparsers: Subparsers) -> None:
+    """The command's options."""
+    parser = add_command(
+        subparsers,
+        "bench",
+        bench,
+        "measure speed and memory on this machine, against the plain way",
+        "debgcd bench step decode -o results.json",
+    )
+    listed = "; ".join(f"{name}: {what}" for name, what in PARTS.items())
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"default all. {listed}")
+    parser.add_argument("--repeats", type=int, default=3, metavar="N", help="the median of so many (default 3)")
+    parser.add_argument("--batch", type=int, metavar="N", help="images a step (default 16 for vit-s16, 8 for vit-b16)")
+    parser.add_argument(
+        "--backbone-size", action="append", choices=BACKBONES, help="default both; repeatable", dest="backbones"
+    )
+    parser.add_argument("-o", dest="out", type=Path, metavar="FILE.json", help="also write the results here")
+    parser.add_argument(
+        "--table", type=Path, metavar="PAGE.md", help="also write them into this page, between its markers"
+    )
+
+
+def bench(options: argparse.Namespace) -> None:
+    """`debgcd bench`."""
+    for part in options.parts:
+        if part not in PARTS:
+            raise UsageError(f"there is no part {part!r}{suggest(part, list(PARTS))}")
+    for name in ("repeats", "batch"):
+        if getattr(options, name) is not None and getattr(options, name) < 1:
+            raise UsageError(f"--{name} must be at least 1, not {getattr(options, name)}")
+    if options.out is not None:
+        if options.out.is_dir():
+            raise UsageError(f"-o {options.out} is a folder; name the JSON file to write")
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+
+    from debgcd.bench.run import run
+    from debgcd.bench.session import SHAPES, Session
+    from debgcd.bench.table import require_markers, write_table
+    from debgcd.files import write_json
+
+    if options.table is not None:
+        require_markers(options.table)
+    shapes = [SHAPES[name] for name in SHAPES if name in (options.backbones or BACKBONES)]
+    if options.batch is not None:
+        shapes = [replace(shape, batch=options.batch) for shape in shapes]
+    with tempfile.TemporaryDirectory(prefix="debgcd-bench-") as folder:
+        session = Session(Path(folder), tuple(shapes), repeats=options.repeats)
+        results = run(session, [part for part in PARTS if part in (options.parts or PARTS)], _show)
+    if options.out is not None:
+        write_json(options.out, results)
+        print(f"results: {options.out}")
+    if options.table is not None:
+        write_table(options.table, results)
+        print(f"table: {options.table}")
+
+
+def _show(lines: list[Line]) -> None:
+    from debgcd.bench.lines import HEAD, cells
+
+    entries = [line.to_json() for line in lines]
+    table(HEAD[1:], [cells(entry)[1:] for entry in entries])
+    for note in dict.fromkeys(entry["note"] for entry in entries if entry["note"]):
+        print(f"note: {note}")
+    print(flush=True)
