@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: setup demo test lint clean
+.PHONY: setup demo bench test lint clean
 
 setup: $(STAMP)
 
@@ -16,6 +16,9 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: setup
 	$(BIN)/debgcd demo
+
+bench: setup
+	$(BIN)/debgcd bench -o docs/performance.json --table docs/performance.md
 
 lint: setup
 	$(BIN)/ruff check .

@@ -8,12 +8,13 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import os
 import platform
 import shutil
 import statistics
 from pathlib import Path
 
+from debgcd.bench.facts import processor
+from debgcd.bench.session import cores
 from debgcd.demo import demo
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -26,11 +27,10 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=ROOT / "runs" / "demo-seeds", help="where the runs go")
     work = parser.parse_args().work
     results = {str(seed): demo(work / f"seed-{seed}", seed) for seed in SEEDS}
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     facts = {
         "command": "benchmarks/demo_seeds.py",
         "date": datetime.date.today().isoformat(),
-        "machine": f"{_processor()}, {cores} cores, no GPU",
+        "machine": f"{processor()}, {cores()} cores, no GPU",
         "python": platform.python_version(),
         "seeds": results,
     }
@@ -58,17 +58,6 @@ def _table(facts: dict) -> str:
         f"views: bank 8.\nMeasured {facts['date']} on {facts['machine']} by `{facts['command']}`; the numbers are in "
         "[docs/demo.json](docs/demo.json)."
     )
-
-
-def _processor() -> str:
-    """The processor's name where the system tells it."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.machine()
 
 
 if __name__ == "__main__":

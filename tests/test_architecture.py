@@ -28,6 +28,7 @@ ROOMS = [
     {"predict", "check", "discoverer"},
     {"figures"},
     {"demo"},
+    {"bench"},
     {"commands", "cli"},
 ]
 LONGEST = 300

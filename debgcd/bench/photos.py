@@ -23,7 +23,7 @@ def photographs(session: Session, size: tuple[int, int], count: int) -> list[Pat
 
 def _write(folder: Path, size: tuple[int, int], count: int) -> list[Path]:
     paths = [folder / f"{size[0]}x{size[1]}-{count}" / f"{i:04d}.jpg" for i in range(count)]
-    paths[0].parent.mkdir()
+    paths[0].parent.mkdir(parents=True)
     different = [photograph(*size, seed=i) for i in range(min(count, 8))]
     for i, path in enumerate(paths):
         # many small ones are a few, shifted: no two files are alike, and making them takes no time
