@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from debgcd.bench.session import Session, Shape
 from debgcd.data.sampler import Draws
 from debgcd.errors import DebgcdError
-from debgcd.methods import Method, create
+from debgcd.methods import Batch, Method, create
 from debgcd.model.backbone import Backbone, Identity
 from debgcd.model.heads import reset_heads
 from debgcd.model.hub import IMAGENET_MEAN, IMAGENET_STD
@@ -69,7 +69,7 @@ class Trainee:
 
     def loss(self, tokens: Tensor, label: Tensor) -> Tensor:
         output = self.network.from_tokens(tokens, set(self.network.heads))
-        return self.method.loss(output, label, progress=0.5).total
+        return self.method.loss(output, Batch.of(label.numpy(), label.device), progress=0.5).total
 
     def step(self, tokens: Tensor, label: Tensor) -> None:
         """tokens: 2B rows, first views, then second views; label: (B,)."""
