@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from debgcd.model.precision import autocast
 
-CHUNK = 16  # images that go through the trunk together on a CPU
+CHUNK = 16  # at most so many images go through the trunk together on a CPU core
 
 
 @dataclass(frozen=True)
@@ -45,19 +45,27 @@ class Backbone(nn.Module):
 
     def trunk(self, images: Tensor) -> Tensor:
         """Tokens of images, without gradient: (N, 3, H, W) uint8 -> (N, ...) float."""
-        if self.pixel_mean.device.type != "cpu" or len(images) <= CHUNK:
-            return self._frozen(images)
+        parts = [self._frozen(images)] if self.pixel_mean.device.type != "cpu" else self._on_cores(images)
+        return torch.cat(parts)  # a copy made outside inference mode, which autograd may save
+
+    def _on_cores(self, images: Tensor) -> list[Tensor]:
+        """Tokens of images, in parts."""
         # A few images at a time stay in the cores' caches, and a core that works alone never waits for another one:
         # together much faster than one large batch whose every operation is spread over the cores.
         cores = torch.get_num_threads()
-        with ThreadPoolExecutor(cores, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            tokens = torch.cat(list(pool.map(self._frozen, images.split(CHUNK))))
-        torch.set_num_threads(cores)  # the setting of the last thread would remain
-        return tokens
+        rounds = -(-len(images) // (CHUNK * cores))
+        chunks = images.tensor_split(max(1, min(rounds * cores, len(images))))  # every core gets as many
+        if len(chunks) == 1:
+            return [self._frozen(images)]
+        try:
+            with ThreadPoolExecutor(cores, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+                return list(pool.map(self._frozen, chunks))
+        finally:
+            torch.set_num_threads(cores)  # threads started from now on would have the last one's setting
 
     def _frozen(self, images: Tensor) -> Tensor:
         device = self.pixel_mean.device
-        with torch.no_grad(), autocast(device):
+        with torch.inference_mode(), autocast(device):
             return self.tokens((images.to(device).float() - self.pixel_mean) / self.pixel_std).float()
 
     @abstractmethod

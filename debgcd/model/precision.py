@@ -1,4 +1,7 @@
-"""Where to compute, and in which precision the frozen trunk runs."""
+"""Where to compute, and in which precision the frozen trunk runs.
+
+Tail, heads and losses stay in single precision, since nothing here shows that training keeps its accuracy in bfloat16.
+"""
 
 from __future__ import annotations
 
