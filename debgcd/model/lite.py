@@ -74,7 +74,8 @@ class LiteBackbone(Backbone):
         tokens = tokens.contiguous(memory_format=torch.channels_last)
         for block in self.tuned:
             tokens = block(tokens)
-        return relu6(self.head(tokens)).mean((2, 3))
+        # the mean of NCHW has a gradient in that order, which everything before would have to be turned into
+        return relu6(self.head(tokens)).permute(0, 2, 3, 1).flatten(1, 2).mean(1)
 
     def _load(self, weights: dict[str, Tensor], blocks: list[MBConv]) -> None:
         """Fill the convolutions from the published tensors (`_blocks.3._depthwise_conv`, `_blocks.3._bn1`, ...)."""

@@ -156,6 +156,28 @@ def test_the_trunk_in_chunks_and_threads_is_the_trunk(published: dict[str, Tenso
     assert torch.equal(tokens, backbone.trunk(x))
 
 
+@pytest.mark.parametrize("size", [(64, 64), (57, 71)])
+def test_channels_stay_last(published: dict[str, Tensor], size: tuple[int, int]) -> None:
+    """From the first convolution to the last and back: turning a map to another order costs as much as filtering it."""
+    backbone, turned = LiteBackbone(published, 2), []
+
+    def look(name: str, *maps: Tensor) -> None:
+        turned.extend(name for x in maps if not x.is_contiguous(memory_format=torch.channels_last))
+
+    def hook(name: str, taken: Tensor, given: Tensor) -> None:
+        look(name, taken, given)
+        if given.requires_grad:
+            given.register_hook(lambda gradient: look(f"gradient of {name}", gradient))
+
+    for name, module in backbone.named_modules():
+        if isinstance(module, lite.Conv):
+            module.register_forward_hook(lambda _, taken, given, name=name: hook(name, taken[0], given))
+    tokens = backbone.trunk(images(3, size))
+    look("tokens", tokens)
+    backbone.tail(tokens).sum().backward()
+    assert not turned
+
+
 def test_training_mode_changes_nothing(published: dict[str, Tensor]) -> None:
     """Batch statistics are those of the published training: neither used from a batch nor updated by one."""
     backbone = LiteBackbone(published, 2)
