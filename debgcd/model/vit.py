@@ -12,6 +12,7 @@ import inspect
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 
 from debgcd.errors import DataError, UsageError
 from debgcd.model.backbone import Backbone, Identity
+from debgcd.model.folded import Rotation, cls_row, first_block
 from debgcd.model.hub import IMAGENET_MEAN, IMAGENET_STD, Pretrained, download, line, read_folder, some
 from debgcd.model.original import read_original
 
@@ -58,6 +60,7 @@ class VitBackbone(Backbone):
         blocks = next(m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) == depth)
         self.identity = identity
         self.width = model.config.hidden_size
+        self.heads = model.config.num_attention_heads
         self.multiple = model.config.patch_size
         self.image_size = image_size
         self.embeddings = model.embeddings
@@ -75,24 +78,34 @@ class VitBackbone(Backbone):
         self.eval()
 
     def tokens(self, pixels: Tensor) -> Tensor:
-        """(N, 3, S, S) normalised pixels -> (N, 1 + registers + patches, width)."""
+        """(N, 3, S, S) normalised pixels -> (N, 1 + registers + patches, width), or the CLS row alone if nothing is tuned."""
         if pixels.shape[-2:] != (self.image_size, self.image_size):
             got = "×".join(map(str, pixels.shape[-2:]))
             raise ValueError(f"images are {got}, but this backbone was loaded for image_size {self.image_size}")
-        return self._through(self.frozen, self.embeddings(pixels, **self._resize))
+        tokens = self.embeddings(pixels, **self._resize)
+        return self._through(self.frozen, tokens) if self.tuned else self._cls_row(self.frozen, tokens)[:, None]
 
     def tail(self, tokens: Tensor) -> Tensor:
-        """(N, 1 + registers + patches, width) -> the CLS row, (N, width)."""
-        return self.norm(self._through(self.tuned, tokens)[:, 0])
+        """What `tokens` gives -> the CLS row, (N, width)."""
+        return self.norm(self._cls_row(self.tuned, tokens) if self.tuned else tokens[:, 0])
+
+    def _cls_row(self, blocks: nn.ModuleList, tokens: Tensor) -> Tensor:
+        """The CLS row after at least one block: (N, width)."""
+        return cls_row(blocks[-1], self._through(blocks[:-1], tokens), self.heads, self._rotation(tokens))
 
     def _through(self, blocks: nn.ModuleList, tokens: Tensor) -> Tensor:
-        positions: dict[str, tuple[Tensor, Tensor]] = {}
-        if self.rotary is not None:  # takes an image only for its size, device and type
-            image = tokens.new_empty(1, 3, self.image_size, self.image_size)
-            positions = {"position_embeddings": self.rotary(image)}
+        rotation = self._rotation(tokens)
+        positions = {} if rotation is None else {"position_embeddings": rotation}
         for block in blocks:
-            tokens = block(tokens, **positions)
+            learns = torch.is_grad_enabled() and next(block.parameters()).requires_grad
+            forward = partial(first_block, block) if learns and not tokens.requires_grad else block
+            tokens = forward(tokens, **positions)
         return tokens
+
+    def _rotation(self, tokens: Tensor) -> Rotation | None:
+        if self.rotary is None:
+            return None
+        return self.rotary(tokens.new_empty(1, 3, self.image_size, self.image_size))  # taken for size, device and type
 
 
 def load_vit(

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from tiny import DEPTH, KINDS, NATIVE, PATCH, WIDTH, block_parameters, hub_model, images, load, own_forward
+from torch import Tensor
 
 from debgcd.errors import UsageError
 from debgcd.model.vit import load_vit
@@ -56,6 +57,32 @@ def test_only_the_last_blocks_learn_and_as_in_the_model(models: Any, kind: str, 
     assert len(learned) == len(expected)
     for own, theirs in zip(backbone.tuned.parameters(), expected.values(), strict=True):
         torch.testing.assert_close(own.grad, theirs.grad, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("tuned_blocks", [0, 1, 2, DEPTH])
+@pytest.mark.parametrize("kind", KINDS)
+def test_fused_attention_in_all_blocks_but_the_last(
+    models: Any, kind: str, tuned_blocks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last block is never run in full, tuned or not; the others run torch's own attention."""
+    fused, rows = torch.nn.functional.scaled_dot_product_attention, []
+
+    def counted(query: Tensor, *rest: Any, **options: Any) -> Tensor:
+        rows.append(query.shape[2])
+        return fused(query, *rest, **options)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", counted)
+    backbone = load(models[kind][1], tuned_blocks)
+    tokens = backbone.trunk(torch.zeros(2, 3, NATIVE, NATIVE, dtype=torch.uint8))
+    backbone.tail(tokens)
+    assert len(rows) == DEPTH - 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_with_nothing_tuned_the_tokens_are_the_cls_row(models: Any, kind: str) -> None:
+    """So a bank of them is smaller by the number of tokens."""
+    backbone = load(models[kind][1], 0)
+    assert backbone.trunk(torch.zeros(2, 3, NATIVE, NATIVE, dtype=torch.uint8)).shape == (2, 1, WIDTH)
 
 
 def test_attributes(models: Any) -> None:
