@@ -1,16 +1,28 @@
-"""Semi-supervised k-means (Vaze et al. 2022): labelled points stay in their class, the rest goes to the nearest centre."""
+"""k-means and semi-supervised k-means (Vaze et al. 2022): labelled points stay in their class, the rest moves freely.
+
+    read the points -> first centres (seeding.py) -> Lloyd's iterations (lloyd.py) -> the best restart
+
+All restarts are computed together. Points are read in blocks (blocks.py), so that memory beside theirs is bounded. Random
+numbers are a function of the seed, and sums are made in a fixed order: the same call gives the same bits.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from debgcd.data.draws import stream_seed
+from debgcd.cluster.blocks import Points, one_thread_each, read
+from debgcd.cluster.lloyd import Finished, Fixed, fix, lloyd
+from debgcd.cluster.seeding import plus_plus
 
 AXES = 128  # principal axes that a warm start clusters along
+
+Metric = Literal["euclidean", "cosine"]
 
 
 @dataclass(frozen=True)
@@ -20,31 +32,67 @@ class Clustering:
     centres: Tensor
     assignment: Tensor
     inertia: float
+    metric: Metric = "euclidean"
+
+    def predict(self, points: Tensor) -> Tensor:
+        """The nearest centre of each point: (N, d) -> (N,)."""
+        seen = read(_floating(points), unit=self.metric == "cosine")
+        centres = self.centres.to(seen.raw) - seen.middle
+        halves = centres.square().sum(1) / 2
+        found = torch.empty(len(points), dtype=torch.int64, device=points.device)
+        rows = torch.arange(len(points), device=points.device)
+
+        def work(here: slice) -> None:
+            found[here] = torch.addmm(halves, seen.block(rows[here]), centres.T, alpha=-1).argmin(1)
+
+        with one_thread_each(points.device) as each:
+            list(each(work, seen.blocks(len(points), len(centres))))
+        return found
 
 
 def kmeans(
-    points: Tensor, label: Tensor, k: int, *, seed: int = 0, restarts: int = 10, iterations: int = 100
+    points: Tensor,
+    label: Tensor,
+    k: int,
+    *,
+    seed: int = 0,
+    restarts: int = 10,
+    iterations: int = 100,
+    metric: Metric = "euclidean",
+    on_progress: Callable[[int, int], None] | None = None,
 ) -> Clustering:
     """Cluster points; a labelled point is fixed to the cluster of its label.
 
-    points: (N, d); label: (N,) in 0..M-1, or -1 where free (all -1: plain k-means). Clusters 0..M-1 are the labels'
-    classes. The restart with the lowest inertia is kept.
+    points: (N, d), float32 or float64 (other types are copied); label: (N,) in 0..M-1, or -1 where free (all -1: plain
+    k-means). Clusters 0..M-1 are the labels' classes; a number among them that no point has is found like a new cluster.
+    The restart with the lowest inertia is kept. With "cosine", points and centres have unit length (spherical k-means);
+    a point of zeros stays one, as far from every centre as from the next.
     """
-    if not 1 <= k <= len(points):
-        raise ValueError(f"k must be between 1 and the number of points {len(points)}, not {k}")
-    if not points.isfinite().all():
-        raise ValueError("points hold values that are not finite")
-    known = int(label.max()) + 1 if len(label) else 0
-    if known > k:
-        raise ValueError(f"k = {k} is less than the {known} labelled classes")
-    best = None
-    for restart in range(restarts):
-        generator = torch.Generator().manual_seed(stream_seed(seed, f"kmeans/{restart}") % 2**63)
-        found = _lloyd(points, label, _start(points, label, k, known, generator), iterations)
-        if best is None or found.inertia < best.inertia:
-            best = found
+    points, label = _floating(points), label.to(points.device)
+    _check(points, label, k, restarts, iterations, metric)
+    seen = read(points, unit=metric == "cosine")
+    total = len(points) * (iterations + 1)  # one pass for the first centres
+
+    def advance(passes: float) -> None:
+        if on_progress is not None:
+            on_progress(int(len(points) * passes), total)
+
+    fixed, given = fix(seen, label, k)
+    missing = (fixed.counts == 0).nonzero()[:, 0]
+    best: tuple[float, Finished] | None = None
+    with one_thread_each(points.device) as each:
+        pool = fixed.free if len(fixed.free) else torch.arange(len(points), device=points.device)
+        start = plus_plus(seen, pool, given, missing, seed=seed, restarts=restarts, advance=advance)
+        for found in lloyd(
+            seen, fixed, start, iterations=iterations, each=each, advance=lambda passes: advance(1 + passes)
+        ):
+            inertia = _inertia(seen, _whole(label, fixed, found), found.centres)
+            if best is None or (inertia, found.restart) < (best[0], best[1].restart):
+                best = inertia, found
     assert best is not None
-    return best
+    if on_progress is not None:
+        on_progress(total, total)
+    return Clustering(best[1].centres + seen.middle, _whole(label, fixed, best[1]), best[0], metric)
 
 
 def prototypes(features: Tensor, label: Tensor, k: int, *, seed: int = 0) -> Tensor:
@@ -72,47 +120,36 @@ def principal(points: Tensor, axes: int) -> Tensor:
     return (centred @ directions[:, -axes:]).to(points.dtype)
 
 
-def _start(points: Tensor, label: Tensor, k: int, known: int, generator: torch.Generator) -> Tensor:
-    """Class means of the labelled points, then k-means++ over the free ones."""
-    centres = torch.empty(k, points.shape[1], dtype=points.dtype, device=points.device)
-    nearest = torch.full((len(points),), torch.inf, dtype=points.dtype, device=points.device)  # squared, to any centre
-    for i in range(k):
-        own = label == i
-        if i < known and own.any():
-            centres[i] = points[own].mean(0)
-        else:
-            # all points alike are a candidate before there is a centre, or where every point lies on one
-            chance = nearest.clone() if i else torch.ones_like(nearest)
-            chance[label >= 0] = 0
-            if not chance.sum() > 0:
-                chance = torch.ones_like(nearest)
-            centres[i] = points[torch.multinomial(chance.cpu().double(), 1, generator=generator)[0]]
-        nearest = torch.minimum(nearest, (points - centres[i]).square().sum(1))
-    return centres
+def _floating(points: Tensor) -> Tensor:
+    points = points.detach()
+    return points if points.dtype in (torch.float32, torch.float64) else points.float()
 
 
-def _lloyd(points: Tensor, label: Tensor, centres: Tensor, iterations: int) -> Clustering:
-    """Assign and average until nothing moves; an empty cluster takes the point that is worst served."""
-    norms = points.square().sum(1)
-    fixed = label >= 0
-    assignment = torch.full_like(label, -1)
-    for _ in range(iterations):
-        distance = (norms[:, None] - 2 * points @ centres.T + centres.square().sum(1)).clamp_min(0)  # (N, K)
-        chosen = torch.where(fixed, label, distance.argmin(1))
-        cost = distance.gather(1, chosen[:, None])[:, 0]
-        size = torch.bincount(chosen, minlength=len(centres))
-        for empty in (size == 0).nonzero()[:, 0].tolist():
-            candidates = cost.masked_fill(fixed | (size[chosen] <= 1), -1)
-            worst = int(candidates.argmax())
-            if candidates[worst] < 0:
-                break  # fewer free points than clusters: the centre stays where it is
-            size[chosen[worst]] -= 1
-            chosen[worst], cost[worst], size[empty] = empty, 0, 1
-        if torch.equal(chosen, assignment):
-            break
-        assignment = chosen
-        sums = torch.zeros_like(centres).index_add_(0, assignment, points)
-        filled = size > 0
-        centres = torch.where(filled[:, None], sums / size.clamp_min(1)[:, None], centres)
-    inertia = float((points - centres[assignment]).square().sum())
-    return Clustering(centres, assignment, inertia)
+def _check(points: Tensor, label: Tensor, k: int, restarts: int, iterations: int, metric: str) -> None:
+    if points.ndim != 2 or label.shape != points.shape[:1]:
+        raise ValueError(f"points must be (N, d) and label (N,), not {tuple(points.shape)} and {tuple(label.shape)}")
+    if not 1 <= k <= len(points):
+        raise ValueError(f"k must be between 1 and the number of points {len(points)}, not {k}")
+    known = int(label.max()) + 1
+    if known > k:
+        raise ValueError(f"k = {k} is less than the {known} labelled classes")
+    if restarts < 1 or iterations < 1:
+        raise ValueError(f"restarts and iterations must be at least 1, not {restarts} and {iterations}")
+    if metric not in get_args(Metric):
+        raise ValueError(f"no metric {metric!r}; choose from {', '.join(get_args(Metric))}")
+
+
+def _whole(label: Tensor, fixed: Fixed, found: Finished) -> Tensor:
+    """The cluster of every point, labelled or free."""
+    assignment = label.to(torch.int64, copy=True)
+    assignment[fixed.free] = found.chosen
+    return assignment
+
+
+def _inertia(points: Points, assignment: Tensor, centres: Tensor) -> float:
+    """The summed squared distance to the own centre, from differences: the expanded square loses digits."""
+    total = torch.zeros((), dtype=torch.float64, device=centres.device)
+    rows = torch.arange(len(assignment), device=centres.device)
+    for here in points.blocks(len(assignment), 1):
+        total += (points.block(rows[here]) - centres[assignment[here]]).square().sum(dtype=torch.float64)
+    return float(total)

@@ -1,0 +1,204 @@
+"""Lloyd's algorithm for all restarts together: assign, average, until nothing moves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from debgcd.cluster.blocks import SUMMED, Each, Points, slices
+
+NO_DIRECTION = 1e-6  # a mean of unit vectors that is shorter than this
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """What never changes: the points that are free, and the part of each cluster that is labelled."""
+
+    free: Tensor  # (n,) ascending rows
+    sums: Tensor  # (K, d) float64, of the labelled points of each cluster
+    counts: Tensor  # (K,)
+
+
+@dataclass(frozen=True)
+class Finished:
+    """Where one restart ended: centres relative to the middle, and the clusters of the free points."""
+
+    restart: int
+    centres: Tensor  # (K, d)
+    chosen: Tensor  # (n,)
+
+
+@dataclass(frozen=True)
+class _State:
+    """The restarts that still move (A of them), written block by block.
+
+    A score is half the squared distance to a centre less half the squared length of the point. The scores of all clusters
+    are not kept, but a bound is enough to see which points need a look at centres that have not moved.
+    """
+
+    chosen: Tensor  # (n, A) the cluster of each point
+    own: Tensor  # (n, A) its score
+    others: Tensor  # (n, A) no other cluster has a lower score than this
+
+    def of(self, restarts: Tensor) -> _State:
+        return _State(self.chosen[:, restarts], self.own[:, restarts], self.others[:, restarts])
+
+
+def fix(points: Points, label: Tensor, k: int) -> tuple[Fixed, Tensor]:
+    """The part of each cluster that is labelled, and its mean relative to the middle: (K, d)."""
+    rows = (label >= 0).nonzero()[:, 0]
+    sums = points.middle.new_zeros(k, len(points.middle), dtype=torch.float64)
+    for here in slices(len(rows), SUMMED):
+        points.add_sums(sums, rows[here], label[rows[here]])
+    counts = torch.bincount(label[rows], minlength=k)
+    mean = sums / counts.clamp_min(1)[:, None]
+    if points.scale is not None:
+        mean = normalize(mean, dim=1)
+    return Fixed((label < 0).nonzero()[:, 0], sums, counts), (mean - points.middle).to(points.middle.dtype)
+
+
+def lloyd(
+    points: Points,
+    fixed: Fixed,
+    centres: Tensor,
+    *,
+    iterations: int,
+    each: Each,
+    advance: Callable[[float], None],
+) -> Iterator[Finished]:
+    """Every restart from its start to where an iteration changes nothing: (R, K, d) -> R times `Finished`.
+
+    An empty cluster takes the free point that is worst served and not alone in its cluster; if there is none, or if the
+    mean of unit vectors has no direction, a centre stays where it is.
+    """
+    restarts, k, _ = centres.shape
+    n, device = len(fixed.free), centres.device
+    centres = centres.clone()
+    active = torch.arange(restarts, device=device)
+    moved = torch.ones(restarts, k, dtype=torch.bool, device=device)
+    infinite = torch.full((n, restarts), torch.inf, dtype=centres.dtype, device=device)
+    state = _State(torch.zeros(n, restarts, dtype=torch.int64, device=device), infinite, infinite.clone())
+    for iteration in range(iterations):
+        before = state.chosen.clone() if iteration else torch.full_like(state.chosen, -1)
+        for share in _assign(points, fixed.free, state, centres, moved, each):
+            advance(iteration + share)
+        counts = _count(state.chosen, k) + fixed.counts
+        moved = torch.zeros_like(moved)
+        for a in (counts == 0).any(1).nonzero()[:, 0].tolist():
+            _fill_empty(points, fixed, state.chosen[:, a], counts[a], centres[a], moved[a])
+        changed = state.chosen != before
+        restart = changed.nonzero()[:, 1]
+        moved[restart, state.chosen[changed]] = True
+        if iteration:
+            moved[restart, before[changed]] = True
+        else:
+            moved.fill_(True)
+        _average(points, fixed, state.chosen, counts, moved, centres)
+        moving = changed.any(0)
+        for a in (~moving).nonzero()[:, 0].tolist():
+            yield Finished(int(active[a]), centres[a].clone(), state.chosen[:, a].clone())
+        if not bool(moving.all()):
+            left = moving.nonzero()[:, 0]
+            active, centres, moved, state = active[left], centres[left], moved[left], state.of(left)
+        if not len(active):
+            return
+    for a, restart_number in enumerate(active.tolist()):
+        yield Finished(restart_number, centres[a].clone(), state.chosen[:, a].clone())
+
+
+def _count(chosen: Tensor, k: int) -> Tensor:
+    """Free points of each cluster: (n, A) -> (A, K)."""
+    restarts = chosen.shape[1]
+    key = chosen + k * torch.arange(restarts, device=chosen.device)
+    return torch.bincount(key.flatten(), minlength=restarts * k).view(restarts, k)
+
+
+def _assign(points: Points, free: Tensor, state: _State, centres: Tensor, moved: Tensor, each: Each) -> Iterator[float]:
+    """Move every free point to its nearest centre, and say which share of the points is done.
+
+    Only the centres that moved are compared with all points: a point whose own centre stayed can only be drawn to one
+    that moved. A point whose own centre moved needs the others only if these may be nearer, by the bound.
+    """
+    restarts = len(centres)
+    most = int(moved.sum(1).max())
+    # as many columns for each restart as for the one in which most moved; those beyond its own are never the nearest
+    index = moved.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :most]  # (A, most)
+    halves = centres.square().sum(2) / 2  # (A, K)
+    columns = centres.gather(1, index[:, :, None].expand(-1, -1, centres.shape[2])).flatten(0, 1)  # (A * most, d)
+    half = halves.gather(1, index).masked_fill(~moved.gather(1, index), torch.inf).flatten()
+    restart = torch.arange(restarts, device=centres.device)
+
+    def work(here: slice) -> None:
+        x = points.block(free[here])
+        chosen, own, others = state.chosen[here], state.own[here], state.others[here]  # (b, A), views
+        score = torch.addmm(half, x, columns.T, alpha=-1).view(len(x), restarts, most)
+        pick = score.argmin(2, keepdim=True)
+        value = score.gather(2, pick)[:, :, 0]
+        second = score.scatter_(2, pick, torch.inf).amin(2)
+        nearest = index.expand(len(x), -1, -1).gather(2, pick)[:, :, 0]
+        own_moved = moved[restart, chosen]
+        held = own.masked_fill(own_moved, torch.inf)
+        leaves = value < held
+        unsure = own_moved & (value > others)
+        chosen.copy_(torch.where(leaves, nearest, chosen))
+        own.copy_(torch.minimum(value, held))
+        others.copy_(torch.minimum(others, torch.where(leaves, torch.minimum(second, held), value)))
+        for a in unsure.any(0).nonzero()[:, 0].tolist():
+            look = unsure[:, a].nonzero()[:, 0]
+            score = torch.addmm(halves[a], x[look], centres[a].T, alpha=-1)
+            pick = score.argmin(1, keepdim=True)
+            chosen[look, a], own[look, a] = pick[:, 0], score.gather(1, pick)[:, 0]
+            others[look, a] = score.scatter_(1, pick, torch.inf).amin(1)
+
+    blocks = points.blocks(len(free), len(columns))
+    for done, _ in enumerate(each(work, blocks), 1):
+        yield done / len(blocks)
+
+
+def _fill_empty(points: Points, fixed: Fixed, chosen: Tensor, counts: Tensor, centres: Tensor, moved: Tensor) -> None:
+    """Give each empty cluster of one restart the worst served free point of a cluster with others; in place."""
+    if not len(fixed.free):
+        return
+    cost = torch.cat(
+        [
+            (points.block(fixed.free[here]) - centres[chosen[here]]).square().sum(1)
+            for here in points.blocks(len(fixed.free), 1)
+        ]
+    )
+    empty = (counts == 0).nonzero()[:, 0].tolist()
+    # a point alone in its cluster is passed over, so at most one for each cluster
+    worst = cost.argsort(descending=True, stable=True)[: len(empty) + len(counts)].tolist()
+    for point in worst:
+        if not empty:
+            return
+        giver = int(chosen[point])
+        if counts[giver] > 1:
+            taker = empty.pop(0)
+            counts[giver] -= 1
+            counts[taker] = 1
+            chosen[point] = taker
+            moved[giver] = moved[taker] = True  # also if this is where the point was before
+
+
+def _average(points: Points, fixed: Fixed, chosen: Tensor, counts: Tensor, moved: Tensor, centres: Tensor) -> None:
+    """The means of the clusters that moved, written to `centres`: (A, K, d), relative to the middle."""
+    restarts, k, _ = centres.shape
+    place = moved.flatten().cumsum(0) - 1  # (A * K,) where a moved cluster's sum goes
+    total = fixed.sums[moved.nonzero()[:, 1]]
+    offset = k * torch.arange(restarts, device=chosen.device)
+    for here in slices(len(chosen), SUMMED):
+        key = chosen[here] + offset  # (b, A)
+        wanted = moved.flatten()[key]
+        points.add_sums(total, fixed.free[here][wanted.nonzero()[:, 0]], place[key[wanted]])
+    count = counts[moved][:, None]
+    mean = total / count.clamp_min(1)
+    stays = count == 0
+    if points.scale is not None:
+        length = mean.norm(dim=1, keepdim=True)
+        stays |= length < NO_DIRECTION
+        mean = mean / length.clamp_min(NO_DIRECTION)
+    centres[moved] = torch.where(stays, centres[moved], (mean - points.middle).to(centres.dtype))
