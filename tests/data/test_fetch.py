@@ -223,7 +223,7 @@ def member(name: str, kind: bytes = tarfile.REGTYPE, target: str = "", size: int
 
 
 HARMFUL = {
-    "absolute": [member("/tmp/debgcd-evil", size=1)],
+    "absolute": [member("/TMP/evil", size=1)],  # TMP: the test's own folder
     "climbing": [member("../evil", size=1)],
     "climbing later": [member("set/../../evil", size=1)],
     "folder outside": [member("../evil", tarfile.DIRTYPE)],
@@ -241,14 +241,15 @@ HARMFUL = {
 
 @pytest.mark.parametrize("case", HARMFUL)
 def test_harmful_archives(tmp_path: Path, case: str) -> None:
-    archive = archive_with(tmp_path, *HARMFUL[case])
+    members = [found.replace(name=found.name.replace("/TMP", str(tmp_path))) for found in HARMFUL[case]]
+    archive = archive_with(tmp_path, *members)
     (tmp_path / "out" / "inner").mkdir(parents=True)
     with pytest.raises(DataError, match="not unpacked") as caught:
         unpack(archive, tmp_path / "out" / "inner", "set")
     assert str(archive) in str(caught.value)
     assert everything(tmp_path / "out") == {"inner/fine.txt": b"fine"}
     assert not any(path.is_symlink() for path in (tmp_path / "out").rglob("*"))
-    assert not Path("/tmp/debgcd-evil").exists()
+    assert not (tmp_path / "evil").exists()
 
 
 def test_an_archive_is_unpacked(tmp_path: Path) -> None:
