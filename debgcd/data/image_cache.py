@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from debgcd import __version__
 from debgcd.data.contents import read_contents
 from debgcd.data.loader import Files, Opener, ahead, first_reason
 from debgcd.errors import DataError
@@ -120,8 +121,8 @@ def _unpack(record: NDArray[np.uint8]) -> Tensor:
 
 
 def _decoders() -> dict[str, str]:
-    """What turned files into pixels: another version may round otherwise."""
-    found = {}
+    """What turned files into pixels: another version may do it otherwise."""
+    found = {"debgcd": __version__}
     for name in ("pillow", "pillow-heif", "simplejpeg", "torch"):
         try:
             found[name] = importlib.metadata.version(name)

@@ -245,6 +245,16 @@ def test_a_bank_that_is_deleted_while_it_is_used(tmp_path: Path) -> None:
     assert torch.equal(before, after)
 
 
+def test_a_bank_of_centre_crops_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All that a method without training needs; opened again it is checked as any other."""
+    paths, cache = small(tmp_path), tmp_path / "cache"
+    first = np.array(build(paths, cache, bank_views=0))
+    assert np.array_equal(build(paths, cache, bank_views=0), first) and "computing" not in capsys.readouterr().err
+    (place,) = (cache / "banks").glob("*/records")
+    first[::-1].tofile(place)
+    assert np.array_equal(build(paths, cache, bank_views=0), first)
+
+
 def test_auto_takes_a_bank_that_is_there_though_the_disk_is_full(
     train: Train, shared_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
