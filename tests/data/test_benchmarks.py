@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -213,9 +215,21 @@ def test_an_interrupted_writing_of_files_begins_again(
         patch.setattr(Image.Image, "save", stop_after_some)
         with pytest.raises(KeyboardInterrupt):
             read_benchmark("cifar10", tmp_path, tmp_path / "cache")
-    assert list((tmp_path / "cache" / "images").rglob("*.png")) == []
+    assert list((tmp_path / "cache").rglob("*.png")) == []
     manifest = read_benchmark("cifar10", tmp_path, tmp_path / "cache").manifest
     assert all(path.is_file() for path in manifest.paths)
+
+
+def test_of_two_processes_one_writes_and_the_other_waits(tmp_path: Path) -> None:
+    miniatures.cifar10(tmp_path)
+    read = "from pathlib import Path; from debgcd.data.benchmarks import cifar, facts_of; import sys; "
+    read += "print(cifar.cifar10(facts_of('cifar10'), Path(sys.argv[1]), Path(sys.argv[2])).train[0][0])"
+    call = [sys.executable, "-c", read, str(tmp_path), str(tmp_path / "cache")]
+    both = [subprocess.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    said = [process.communicate() for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
+    assert said[0][0] == said[1][0] and Path(said[0][0].strip()).is_file()
+    assert sum("writing CIFAR-10 as image files" in text for _, text in said) == 1
 
 
 def test_thousands_as_the_paper_prints_them() -> None:

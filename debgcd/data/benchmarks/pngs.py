@@ -11,8 +11,8 @@ import numpy as np
 from PIL import Image
 
 from debgcd.data.benchmarks.facts import Facts
-from debgcd.files import lock, new_folder
-from debgcd.progress import Report, progress
+from debgcd.files import new_folder, turn
+from debgcd.progress import Report, progress, say
 
 
 @dataclass(frozen=True)
@@ -30,16 +30,15 @@ def as_files(cache: Path, facts: Facts, train: Batch, test: Batch) -> tuple[list
     for pixels in parts.values():
         digest.update(str(pixels.shape).encode())
         digest.update(np.ascontiguousarray(pixels).data)
-    place = Path(os.path.abspath(cache)) / "images"
-    folder = place / f"{facts.name}-{digest.hexdigest()[:16]}"
+    key = digest.hexdigest()[:16]
+    place = Path(os.path.abspath(cache)) / "benchmarks"
+    folder = place / f"{facts.name}-{key}"
     if not folder.is_dir():
         place.mkdir(parents=True, exist_ok=True)
-        with (
-            lock(place, "writing images"),
-            progress(f"writing {facts.title} as image files") as report,
-            new_folder(folder) as beside,
-        ):
-            _write(parts, beside, report)
+        with turn(place, key, lambda: say(f"{facts.title}: waiting for another process, which writes its image files")):
+            if not folder.is_dir():  # the other process has not
+                with progress(f"writing {facts.title} as image files") as report, new_folder(folder) as beside:
+                    _write(parts, beside, report)
     names = {part: [os.path.join(folder, part, f"{i:05d}.png") for i in range(len(parts[part]))] for part in parts}
     return names["train"], names["test"]
 
