@@ -13,7 +13,8 @@ from torch.nn.functional import embedding_bag
 
 ELEMENTS = 2**20  # of the larger of a block's two matrices: it stays in a core's cache
 FEWEST_ROWS = 256  # below, a product spends its time on fetching the other factor
-SUMMED = 2**14  # points summed in float32 before the sum goes on in float64
+SUMMED = 2**14  # points sorted by cluster and summed together
+IN_FLOAT32 = 256  # of them added in float32 before the sum goes on in float64
 LARGEST_NORM = 1e18  # squares of distances still fit into float32
 
 Each = Callable[[Callable[[slice], None], Iterable[slice]], Iterable[None]]  # map, maybe in several threads
@@ -48,10 +49,18 @@ class Points:
 
         Each cluster's points are added one after the other: unlike index_add, the same on every run and device.
         """
+        if not len(rows):
+            return
         order = cluster.argsort(stable=True)
-        rows, size = rows[order], torch.bincount(cluster, minlength=len(total))
+        rows, cluster = rows[order], cluster[order]
+        size = torch.bincount(cluster, minlength=len(total))
+        runs = torch.arange(0, len(rows), IN_FLOAT32, device=rows.device)
+        cuts = torch.cat([(size.cumsum(0) - size)[size > 0], runs]).unique()
         weights = None if self.scale is None else self.scale[rows]
-        total += embedding_bag(rows, self.raw, size.cumsum(0) - size, mode="sum", per_sample_weights=weights)
+        parts = embedding_bag(rows, self.raw, cuts, mode="sum", per_sample_weights=weights)
+        size = torch.bincount(cluster[cuts], minlength=len(total))
+        every = torch.arange(len(parts), device=rows.device)
+        total += embedding_bag(every, parts.double(), size.cumsum(0) - size, mode="sum")
 
 
 def slices(count: int, size: int) -> list[slice]:

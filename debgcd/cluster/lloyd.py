@@ -12,6 +12,7 @@ from torch.nn.functional import normalize
 from debgcd.cluster.blocks import SUMMED, Each, Points, slices
 
 NO_DIRECTION = 1e-6  # a mean of unit vectors that is shorter than this
+SAME = 1e-6  # two points are one if they differ by less than this share of their length
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,8 @@ def lloyd(
     """Every restart from its start to where an iteration changes nothing: (R, K, d) -> R times `Finished`.
 
     An empty cluster takes the free point that is worst served and not alone in its cluster; if there is none, or if the
-    mean of unit vectors has no direction, a centre stays where it is.
+    mean of unit vectors has no direction, a centre stays where it is. A restart also ends when clusters are empty while
+    every point lies on its centre: there are more clusters than different points, and copies would change places forever.
     """
     restarts, k, _ = centres.shape
     n, device = len(fixed.free), centres.device
@@ -88,8 +90,9 @@ def lloyd(
             advance(iteration + share)
         counts = _count(state.chosen, k) + fixed.counts
         moved = torch.zeros_like(moved)
+        settled = torch.zeros(len(active), dtype=torch.bool, device=device)
         for a in (counts == 0).any(1).nonzero()[:, 0].tolist():
-            _fill_empty(points, fixed, state.chosen[:, a], counts[a], centres[a], moved[a])
+            settled[a] = not _fill_empty(points, fixed, state.chosen[:, a], counts[a], centres[a], moved[a])
         changed = state.chosen != before
         restart = changed.nonzero()[:, 1]
         moved[restart, state.chosen[changed]] = True
@@ -98,7 +101,7 @@ def lloyd(
         else:
             moved.fill_(True)
         _average(points, fixed, state.chosen, counts, moved, centres)
-        moving = changed.any(0)
+        moving = changed.any(0) & ~settled
         for a in (~moving).nonzero()[:, 0].tolist():
             yield Finished(int(active[a]), centres[a].clone(), state.chosen[:, a].clone())
         if not bool(moving.all()):
@@ -159,29 +162,33 @@ def _assign(points: Points, free: Tensor, state: _State, centres: Tensor, moved:
         yield done / len(blocks)
 
 
-def _fill_empty(points: Points, fixed: Fixed, chosen: Tensor, counts: Tensor, centres: Tensor, moved: Tensor) -> None:
-    """Give each empty cluster of one restart the worst served free point of a cluster with others; in place."""
+def _fill_empty(points: Points, fixed: Fixed, chosen: Tensor, counts: Tensor, centres: Tensor, moved: Tensor) -> bool:
+    """Give each empty cluster of one restart the worst served free point of a cluster with others; in place.
+
+    Says whether this made anything better.
+    """
     if not len(fixed.free):
-        return
-    cost = torch.cat(
-        [
-            (points.block(fixed.free[here]) - centres[chosen[here]]).square().sum(1)
-            for here in points.blocks(len(fixed.free), 1)
-        ]
-    )
+        return False
+    parts = [
+        (points.block(fixed.free[here]) - centres[chosen[here]]).square().sum(1)
+        for here in points.blocks(len(fixed.free), 1)
+    ]
+    cost = torch.cat(parts)
     empty = (counts == 0).nonzero()[:, 0].tolist()
+    better = False
     # a point alone in its cluster is passed over, so at most one for each cluster
-    worst = cost.argsort(descending=True, stable=True)[: len(empty) + len(counts)].tolist()
-    for point in worst:
-        if not empty:
-            return
+    for point in cost.argsort(descending=True, stable=True)[: len(empty) + len(counts)].tolist():
         giver = int(chosen[point])
-        if counts[giver] > 1:
-            taker = empty.pop(0)
-            counts[giver] -= 1
-            counts[taker] = 1
-            chosen[point] = taker
-            moved[giver] = moved[taker] = True  # also if this is where the point was before
+        if not empty or counts[giver] <= 1:
+            continue
+        taker = empty.pop(0)
+        counts[giver] -= 1
+        counts[taker] = 1
+        chosen[point] = taker
+        moved[giver] = moved[taker] = True  # also if this is where the point was before
+        length = points.raw[fixed.free[point]].norm() if points.scale is None else 1.0
+        better |= bool(cost[point] > (SAME * length) ** 2)
+    return better
 
 
 def _average(points: Points, fixed: Fixed, chosen: Tensor, counts: Tensor, moved: Tensor, centres: Tensor) -> None:

@@ -75,15 +75,14 @@ DATA = {
 }
 
 
-@pytest.mark.parametrize("k", [8, 25])
+@pytest.mark.parametrize("k", [5, 15])
 @pytest.mark.parametrize("data", DATA)
 def test_as_good_as_scikit_learn(data: str, k: int) -> None:
-    """One restart of each: its inertia is a matter of luck, so the means of sixteen seeds are compared."""
+    """An inertia is in part a matter of luck, so the means of five seeds are compared."""
     points = torch.from_numpy(DATA[data]().astype(np.float32))
-    theirs = [KMeans(k, n_init=1, random_state=seed).fit(points.numpy()).inertia_ for seed in range(16)]
-    ours = [kmeans(points, free(points), k, seed=seed, restarts=1).inertia for seed in range(16)]
-    error_of_the_difference = math.sqrt((np.var(ours) + np.var(theirs)) / 16)
-    assert np.mean(ours) <= 1.0001 * np.mean(theirs) + 3 * error_of_the_difference
+    theirs = [KMeans(k, n_init=5, random_state=seed).fit(points.numpy()).inertia_ for seed in range(5)]
+    ours = [kmeans(points, free(points), k, seed=seed, restarts=5).inertia for seed in range(5)]
+    assert np.mean(ours) <= 1.01 * np.mean(theirs)
 
 
 def test_as_good_as_scikit_learn_from_a_sample_of_the_points(monkeypatch: pytest.MonkeyPatch) -> None:
