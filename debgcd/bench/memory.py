@@ -27,6 +27,7 @@ from debgcd.train.setup import Setup
 MOST = 3.0  # GiB
 FLAT = 1.1  # times, from the smallest number of images to the largest
 TUNED_BLOCKS = 2
+EVERY = 4  # of so many images one is unlabelled, and evaluated: more of them take longer, not more memory
 
 
 def measure(session: Session) -> list[Line]:
@@ -76,12 +77,13 @@ def _training_peak(session: Session, shape: Shape, images: int) -> float:
 def train_on_bank(config: Config, known: int, bank: Path, rows: tuple[int, ...], folder: Path) -> None:
     """The whole of a run after its bank was built, on a bank's file: steps, evaluation, model and predictions."""
     assert config.backbone.name is not None and config.k is not None
-    truth = np.arange(rows[0]) % config.k
-    labelled = (truth < known) & (np.arange(rows[0]) // config.k % 2 == 0)
-    names = [f"class {number:05d}" for number in truth]
+    number = np.arange(rows[0])
+    free = number % EVERY == 0
+    truth = np.where(free, number // EVERY % config.k, number % known)
+    names = [f"class {category:05d}" for category in truth]
     manifest = Manifest(
         paths=tuple(folder / f"{i}.jpg" for i in range(rows[0])),
-        labels=tuple(name if has else None for name, has in zip(names, labelled, strict=True)),
+        labels=tuple(None if unlabelled else name for name, unlabelled in zip(names, free, strict=True)),
         truths=tuple(names),
         splits=("train",) * rows[0],
         groups=(None,) * rows[0],

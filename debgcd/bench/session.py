@@ -66,7 +66,7 @@ class Sizes:
     predicted: tuple[int, int] = (256, 144)  # images for lite0 and for the ViT: more than one batch
     memory_images: tuple[int, ...] = (1500, 6000)
     memory_views: int = 2
-    memory_steps: int = 4
+    memory_steps: int = 3
     memory_built: int = 32  # two batches of the building
     scaling: tuple[tuple[int, int], ...] = ((10**4, 100), (10**5, 100), (10**6, 100), (10**4, 10**3), (10**4, 10**4))
     scaling_width: int = 256  # of the synthetic features

@@ -93,6 +93,25 @@ def test_epoch(tmp_path: Path) -> None:
     assert schedule.plain == pytest.approx(data.epochs * plain / 3600)
 
 
+def test_epoch_takes_each_time_from_where_it_belongs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = {"fresh-2": 3.0, "plain-2": 50.0, "plain-1": 70.0, "bank-2": 1e6, "bank-1": 1e6}
+    times = {"bank-2": 0.7, "bank-1": 0.2, "plain": 11.0, "fresh": 5.0, "look-2": 0.03, "look-1": 0.01, "build": 13.0}
+    monkeypatch.setattr(epoch, "step_seconds", lambda session, shape: steps)
+    monkeypatch.setattr(epoch, "_seconds", lambda session, shape: times)
+    monkeypatch.setattr(epoch, "decode_seconds", lambda *_: {"ours": 0.5 * cores(), "plain": 1.5 * cores()})
+    fresh, built2, built1, schedule = epoch.measure(toy(tmp_path))
+    plain2, plain1 = (24 * (step + 1.5) + (16 + 8) * (11 + 1.5) for step in (50, 70))
+    bank2 = 24 * 0.7 + (16 * 0.03 + 8 * 5.5) / 10
+    expected = [
+        ((24 * 3.5 + (16 + 8) * 5.5 / 10) / 60, plain2 / 60),
+        (bank2 / 60, plain2 / 60),
+        ((24 * 0.2 + (16 * 0.01 + 8 * 5.5) / 10) / 60, plain1 / 60),
+        ((2 * bank2 + 24 * 3 * 13) / 3600, 2 * plain2 / 3600),
+    ]
+    for line, values in zip((fresh, built2, built1, schedule), expected, strict=True):
+        assert (line.ours, line.plain) == pytest.approx(values)
+
+
 def test_decode(tmp_path: Path) -> None:
     session = toy(tmp_path)
     lines = decode.measure(session)
