@@ -14,7 +14,7 @@ import statistics
 from pathlib import Path
 
 from debgcd.bench.facts import processor
-from debgcd.bench.session import cores
+from debgcd.data.cores import cores
 from debgcd.demo import demo
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -4,7 +4,8 @@ What is assumed: all images are as large as VGA. Decoding runs in worker process
 both sides, so its time on one core divided by the number of cores is added. The plain way trains on fresh views and
 evaluates after every epoch, on the unlabelled training images and on the test images; this program evaluates after every
 `run.eval_every` epochs, on the bank's centre crops where there is a bank, and decodes and computes the test images each
-time. Matching clusters to classes is left out on both sides.
+time. Matching clusters to classes is left out on both sides, and so is the cache of decoded images that a run without a bank
+may have.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from debgcd.bench.decode import decode_seconds
 from debgcd.bench.lines import Line, compare
 from debgcd.bench.networks import from_bank, half_labelled, ours, plain, random_images, trunk_type
 from debgcd.bench.photos import photographs
-from debgcd.bench.session import DataSet, Session, Shape, cores
+from debgcd.bench.session import DataSet, Session, Shape
 from debgcd.bench.step import bank_for, step_seconds
 from debgcd.bench.timing import Work
+from debgcd.data.cores import cores
 from debgcd.data.loader import default_workers
 from debgcd.progress import progress
 from debgcd.train.bank import open_bank

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from debgcd.bench.networks import trunk_type
-from debgcd.bench.session import cores
+from debgcd.data.cores import cores
 from debgcd.train.run import environment
 
 

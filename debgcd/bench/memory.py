@@ -14,15 +14,12 @@ from debgcd.bench.photos import photographs
 from debgcd.bench.session import Session, Shape
 from debgcd.config import BackboneConfig, Config
 from debgcd.data.rows import Manifest
-from debgcd.methods import create
-from debgcd.model.heads import reset_heads
 from debgcd.model.load import load_backbone
-from debgcd.model.network import Network
 from debgcd.progress import say
 from debgcd.train.bank import open_bank, token_shape
 from debgcd.train.loop import train
 from debgcd.train.run import create as create_run
-from debgcd.train.setup import Setup
+from debgcd.train.setup import prepare
 
 MOST = 3.0  # GiB
 FLAT = 1.1  # times, from the smallest number of images to the largest
@@ -89,11 +86,8 @@ def train_on_bank(config: Config, known: int, bank: Path, rows: tuple[int, ...],
         groups=(None,) * rows[0],
     )
     backbone = load_backbone(config.backbone.name, tuned_blocks=TUNED_BLOCKS, image_size=config.views.size)
-    method = create(config, known)
-    network = Network(backbone, method.heads(backbone.width))
-    reset_heads(network.heads, config.seed)
-    label = manifest.label_index()
-    train(create_run(folder, config, manifest), Setup(network, method, read_bank(bank, rows), label, known))
+    run = create_run(folder, config, manifest)
+    train(run, prepare(run, backbone, read_bank(bank, rows)))
 
 
 def _building_peak(session: Session, shape: Shape) -> tuple[float, int]:

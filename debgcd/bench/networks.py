@@ -68,7 +68,7 @@ class Trainee:
         return self.network.backbone.trunk(images)
 
     def loss(self, tokens: Tensor, label: Tensor) -> Tensor:
-        output = self.network.from_tokens(tokens, set(self.network.heads))
+        output = self.network.from_tokens(tokens, self.network.learning)
         return self.method.loss(output, Batch.of(label.numpy(), label.device), progress=0.5).total
 
     def step(self, tokens: Tensor, label: Tensor) -> None:

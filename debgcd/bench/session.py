@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
@@ -96,8 +95,3 @@ class Session:
     def config(self) -> Config:
         """The paper's method and schedule with this session's sizes."""
         return Config(k=self.sizes.k, views=self.sizes.views, heads=self.sizes.heads)
-
-
-def cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

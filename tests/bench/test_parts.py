@@ -14,7 +14,8 @@ from debgcd.bench import PARTS, decode, epoch, memory, predict, scaling, step, t
 from debgcd.bench.epoch import Costs, epoch_seconds
 from debgcd.bench.photos import photographs
 from debgcd.bench.run import MEASURES, run
-from debgcd.bench.session import DataSet, cores
+from debgcd.bench.session import DataSet
+from debgcd.data.cores import cores
 
 
 @pytest.fixture
