@@ -31,7 +31,7 @@ class Plan:
 
     method: str
     preset: str
-    k: int
+    k: int | None  # None: estimated when the run starts
     backbone: str
     image_size: int
     views: str
@@ -71,8 +71,6 @@ def check(manifest: Manifest, config: Config) -> tuple[Findings, Manifest]:
     train = training_rows(manifest)
     classes = Counter(name for name in manifest.labels if name is not None)
     problem, plan = None, None
-    if config.k is None:  # the time hardly depends on it
-        config = replace(config, k=max(1, min(2 * len(classes), len(train))))
     try:
         require_ready(manifest, config)
         plan = _plan(manifest, config)
@@ -111,18 +109,20 @@ def _warnings(classes: Counter[str]) -> list[str]:
 
 def _plan(manifest: Manifest, config: Config) -> Plan:
     config, backbone = decide(config, manifest)
-    images = len(training_rows(manifest))
-    method = create(config, len(manifest.classes))
+    images, known, k = len(training_rows(manifest)), len(manifest.classes), config.k
+    if k is None:
+        config = replace(config, k=min(2 * known, images))  # the time hardly depends on it
+    method = create(config, known)
     long = length(config.schedule, images, method.trains)
     bank = config.views.bank == "on"
-    trunk, step = _measure(config, backbone, len(manifest.classes), long.batch)
+    trunk, step = _measure(config, backbone, known, long.batch)
     kept = images * (config.views.bank_views + 1 if bank else 1)
     passes = kept + 2 * long.batch * long.steps * (config.views.fresh if bank else 1)
-    assert config.k is not None and config.backbone.name is not None
+    assert config.backbone.name is not None
     return Plan(
         method=config.method,
         preset=config.preset,
-        k=config.k,
+        k=k,
         backbone=config.backbone.name,
         image_size=config.views.size,
         views=views_label(config),

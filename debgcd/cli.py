@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from debgcd import __version__
-from debgcd.commands import bench, check, demo, evaluate, fetch, predict, train
+from debgcd.commands import bench, check, demo, estimate_k, evaluate, fetch, predict, train
 from debgcd.errors import DebgcdError, UsageError
 
 EXAMPLES = """\
 examples:
   debgcd demo                                     discover five digits that no label names, in a few minutes
   debgcd check photos/                            what is labelled, what is broken, what a run would do
+  debgcd estimate-k photos/                       how many categories there are, known and new
+  debgcd train photos/ -o runs/photos             discover categories; how many there are is estimated
   debgcd train photos/ --k 20 -o runs/photos      20 categories in all: known classes and new ones
   debgcd resume runs/photos                       go on after an interruption
   debgcd train --benchmark cub --root data/       a published set with its published split (debgcd fetch gets it)
@@ -96,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"debgcd {__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for command in (demo, check, fetch, train, evaluate, predict, bench):
+    for command in (demo, check, fetch, estimate_k, train, evaluate, predict, bench):
         command.add(subparsers)
     return parser
 

@@ -38,7 +38,7 @@ class Discoverer(BaseEstimator):
     >>> discoverer.categories_[discoverer.predict(new)[0]].id    # doctest: +SKIP
     'new-03'
 
-    k: categories in all. preset: none for the one that fits the data. run: a directory to keep the run in; none for a
+    k: categories in all; none: estimated. preset: none for the one that fits the data. run: a directory to keep the run in; none for a
     temporary one. overrides: any of the configuration's values, e.g. {"schedule": {"steps": 100}}.
     """
 

@@ -116,7 +116,14 @@ class Said:
         """The one line that says what is wrong; a traceback, a second line or none at all fails the test."""
         assert "Traceback" not in self.out + self.err
         progress = ("preset: ", "backbone: ", "view bank: ", "image cache: ", "reading images: ")
-        progress += ("computing views: ", "decoding images: ", "training: ")
+        progress += (
+            "computing views: ",
+            "decoding images: ",
+            "estimating K: ",
+            "training: ",
+            "method: ",
+            "categories: ",
+        )
         lines = [line for line in self.err.splitlines() if not line.startswith(progress) and "says why" not in line]
         assert len(lines) == 1, f"one line was expected, not {lines}"
         assert lines[0].startswith("debgcd: ")

@@ -25,7 +25,7 @@ ROOMS = [
     {"cluster"},
     {"methods"},
     {"train"},
-    {"predict", "check", "discoverer"},
+    {"predict", "check", "estimate", "discoverer"},
     {"figures"},
     {"demo"},
     {"bench"},

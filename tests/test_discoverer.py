@@ -219,7 +219,6 @@ def test_fit_does_not_change_its_parameters(fitted: Discoverer) -> None:
 @pytest.mark.parametrize(
     ("values", "labels", "error", "says"),
     [
-        ({"k": None}, LABELS, UsageError, "how many categories"),
         ({"k": 1}, LABELS, UsageError, "K is 1 but the labels name M = 2"),
         ({"k": 99}, LABELS, UsageError, "only 16 training images"),
         ({"method": "deb"}, LABELS, UsageError, "no method 'deb'"),

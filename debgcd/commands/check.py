@@ -52,7 +52,7 @@ def check(options: argparse.Namespace) -> None:
         compared = {} if source.benchmark is None else {"benchmark": source.benchmark.to_json()}
         print_json({**compared, **found.to_json()})
     else:
-        _print_findings(found, options.k is None and source.benchmark is None)
+        _print_findings(found)
     if found.problem is not None:
         raise DataError(f"a run would be refused: {found.problem}")
 
@@ -71,7 +71,7 @@ def _print_benchmark(found: Benchmark) -> None:
     print(flush=True)  # before the images are read, which takes long for the larger sets
 
 
-def _print_findings(found: Findings, k_is_open: bool) -> None:
+def _print_findings(found: Findings) -> None:
     from debgcd.progress import duration
 
     print(
@@ -91,8 +91,8 @@ def _print_findings(found: Findings, k_is_open: bool) -> None:
         print(f"note: {warning}")
     if found.plan is not None:
         plan = found.plan
-        known = " (say how many there are with --k)" if k_is_open else ""
+        into = "categories whose number it estimates" if plan.k is None else f"{plan.k} categories"
         print(f"""
-A run would put {found.unlabelled} images into {plan.k} categories{known} with {plan.method}, preset {plan.preset}:
+A run would put {found.unlabelled} images into {into} with {plan.method}, preset {plan.preset}:
   backbone {plan.backbone}, {plan.image_size} px, {plan.views}, {plan.steps} steps of {plan.batch} images
   about {duration(plan.seconds)} on this machine, and {plan.bank_bytes / 1e6:,.0f} MB in {found.cache} (now {found.cache_bytes / 1e6:,.0f} MB)""")

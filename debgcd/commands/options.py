@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,9 +44,10 @@ def add_cache(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_source(parser: argparse.ArgumentParser) -> None:
+def add_source(parser: argparse.ArgumentParser, or_run: bool = False) -> None:
     """PATH, or --benchmark and --root; `read_source` reads it."""
-    parser.add_argument("path", type=Path, nargs="?", metavar="PATH", help="a folder, CSV or Parquet file")
+    metavar, also = ("PATH|RUN", "; or a finished run") if or_run else ("PATH", "")
+    parser.add_argument("path", type=Path, nargs="?", metavar=metavar, help=f"a folder, CSV or Parquet file{also}")
     parser.add_argument("--benchmark", metavar="NAME", help=f"instead of PATH, a published set: {BENCHMARKS}")
     parser.add_argument("--root", type=Path, metavar="DIR", help="the benchmark's folder, or the one it lies in")
     parser.add_argument(
@@ -86,14 +88,11 @@ def read_source(options: argparse.Namespace) -> Source:
     return Source(found.facts.name, found.folder, found.manifest, found)
 
 
-def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """What describes a run; `configured` reads it."""
+def add_feature_options(parser: argparse.ArgumentParser) -> None:
+    """What decides the features of the images; `configured` reads it."""
     add_cache(parser)
-    parser.add_argument("--k", type=int, metavar="K", help="categories in all, known and new")
-    parser.add_argument("--method", help="debgcd (default), simgcd, gcd, sskmeans or kmeans")
     parser.add_argument("--preset", help="paper, released or small (default: what fits the data and machine)")
     parser.add_argument("--seed", type=int)
-    parser.add_argument("--epochs", type=int, metavar="N", help="passes over the data; replaces the preset's length")
     parser.add_argument(
         "--backbone", metavar="NAME", help="lite0, a hub id such as facebook/dino-vitb16, a folder, or a .pth file"
     )
@@ -112,6 +111,21 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_run_options(parser: argparse.ArgumentParser) -> None:
+    """What describes a run; `configured` reads it."""
+    parser.add_argument(
+        "--k",
+        type=_k,
+        metavar="K",
+        help="categories in all, known and new: a number, auto (default: estimated), or 2x (twice the estimate)",
+    )
+    parser.add_argument("--method", help="debgcd (default), simgcd, gcd, sskmeans or kmeans")
+    parser.add_argument(
+        "--epochs", type=int, metavar="N", help="passes over the data; replaces the preset's length; 0: no training"
+    )
+    add_feature_options(parser)
+
+
 def configured(options: argparse.Namespace, source: Source) -> Config:
     """Preset, then a benchmark's K, then --config, then the options, then --set: the later wins."""
     from debgcd import config as configuration
@@ -126,14 +140,15 @@ def configured(options: argparse.Namespace, source: Source) -> Config:
         config = configuration.override(config, {"k": source.benchmark.facts.classes}, where="the benchmark")
     if options.config is not None:
         config = configuration.override(config, configuration.read_yaml(options.config), where=str(options.config))
-    given: dict[str, Any] = {"method": options.method, "k": options.k, "seed": options.seed}
+    given: dict[str, Any] = {"method": getattr(options, "method", None), "seed": options.seed}
+    epochs = getattr(options, "epochs", None)  # not every command trains
     sections: dict[str, dict[str, Any]] = {
-        "schedule": {} if options.epochs is None else {"epochs": options.epochs, "steps": None},
+        "schedule": {} if epochs is None else {"epochs": epochs, "steps": None},
         "backbone": {} if options.backbone is None else {"name": options.backbone},
         "views": {} if options.bank is None else {"bank": options.bank},
         "run": {"workers": options.workers, "device": options.device, "cache": absolute(options.cache)},
     }
-    values = {name: value for name, value in given.items() if value is not None}
+    values = {name: value for name, value in given.items() if value is not None} | (getattr(options, "k", None) or {})
     for name, section in sections.items():
         section = {key: value for key, value in section.items() if value is not None or key == "steps"}
         values |= {name: section} if section else {}
@@ -146,3 +161,15 @@ def configured(options: argparse.Namespace, source: Source) -> Config:
 def absolute(path: str | None) -> str | None:
     """A path that means the same from another folder."""
     return None if path is None else os.path.abspath(path)
+
+
+def _k(text: str) -> dict[str, Any]:
+    """`--k` as values of the configuration."""
+    if text == "auto":
+        return {"k": None, "k_times": 1}
+    times = re.fullmatch(r"(\d+)x", text)
+    if times:
+        return {"k": None, "k_times": int(times[1])}
+    if re.fullmatch(r"-?\d+", text):
+        return {"k": int(text)}
+    raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor auto nor 2x")

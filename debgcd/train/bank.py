@@ -104,9 +104,8 @@ def _recipe(
         on_progress(first, len(paths))
         for numbers, tokens in zip(batches, _passes(backbone, images, batches, views, workers), strict=True):
             contents.require_unchanged(numbers)
-            yield list(
-                tokens.to(torch.bfloat16).contiguous().view(torch.int16).cpu().numpy()
-            )  # a CNN's channels may be last
+            tokens = tokens.to(torch.bfloat16).contiguous()  # a CNN's channels may be last
+            yield list(tokens.view(torch.int16).cpu().numpy())
             on_progress(int(numbers[-1]) + 1, len(paths))
 
     def check(store: Store) -> bool:

@@ -26,6 +26,7 @@ from debgcd.model.network import Network
 from debgcd.progress import progress
 from debgcd.train import checkpoint
 from debgcd.train.finish import evaluate, finish, unlabelled
+from debgcd.train.prune import prune
 from debgcd.train.run import Run, training_rows
 from debgcd.train.setup import Setup
 from debgcd.train.watch import Metrics, Utilisation, has_truth
@@ -117,6 +118,9 @@ def train(run: Run, setup: Setup) -> None:
             checkpoint.save(run.checkpoints, long.steps, network, optimiser, config.run.keep, digest)
         checkpoint.restore_best(run.checkpoints / "best", network)
         inference = unlabelled(setup)
+        if config.prune:
+            setup = prune(setup, config, inference)
+            inference = unlabelled(setup)
         final = evaluate(run, setup, inference) if measurable else None
         if final is not None:
             metrics.write(long.steps, {"evaluation": final})

@@ -19,6 +19,7 @@ from debgcd.model.load import load_backbone, load_default
 from debgcd.model.precision import pick_device
 from debgcd.progress import progress, say
 from debgcd.train.finish import evaluate, unlabelled, write_evaluation
+from debgcd.train.how_many import decide_k
 from debgcd.train.loop import length, train
 from debgcd.train.model_folder import load_model
 from debgcd.train.run import Run, open_run, test_rows, training_labels, training_rows
@@ -50,8 +51,6 @@ def begin(manifest: Manifest, config: Config, folder: Path) -> Run:
 
 def require_ready(manifest: Manifest, config: Config) -> None:
     """Refuse what cannot be trained, before any work is done."""
-    if config.k is None:
-        raise UsageError("how many categories are there in all, known and new? Say it with --k, e.g. --k 20")
     require_method(config.method)
     pick_device(config.run.device)
     require_trainable(manifest, config.k)
@@ -101,6 +100,10 @@ def decide(config: Config, manifest: Manifest) -> tuple[Config, Backbone]:
     Only K may stay open: its estimate needs the features.
     """
     wanted, cache = config.backbone, cache_folder(config.run.cache)
+    paths = [manifest.paths[row] for row in training_rows(manifest)]
+    if METHODS[config.method].trains and not length(config.schedule, len(paths)).steps:
+        say("method: sskmeans, because nothing is trained in 0 steps: semi-supervised k-means on frozen features")
+        config = replace(config, method="sskmeans")
     tuned = METHODS[config.method].tuned_blocks if wanted.tuned_blocks is None else wanted.tuned_blocks
     if wanted.name is None:
         backbone, line = load_default(tuned_blocks=tuned, image_size=config.views.size, cache=cache)
@@ -117,7 +120,6 @@ def decide(config: Config, manifest: Manifest) -> tuple[Config, Backbone]:
     if config.model_kept == "best-old" and not has_truth(manifest.select(test_rows(manifest))):
         say("model kept: the last, because there is no test split with truth to choose the best by")
         config = replace(config, model_kept="last")
-    paths = [manifest.paths[row] for row in training_rows(manifest)]
     long, views = length(config.schedule, len(paths), METHODS[config.method].trains), config.views
     if not long.steps:
         views = replace(views, bank_views=0)  # the centre crops are all it needs
@@ -155,6 +157,8 @@ def _to_the_end(run: Run, backbone: Backbone) -> Run:
     try:
         with lock(run.folder):
             tokens = open_tokens(run.config, run.manifest, backbone, cache_folder(run.config.run.cache))
+            if run.config.k is None:
+                run = decide_k(run, backbone, tokens)
             train(run, prepare(run, backbone, tokens))
     finally:
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])

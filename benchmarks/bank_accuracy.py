@@ -1,0 +1,69 @@
+"""What the view bank costs in accuracy: a bank of 8 views, half of the draws fresh, all fresh; three paired seeds.
+
+.venv/bin/python benchmarks/bank_accuracy.py pets=pets.csv cub=cub.csv      about an hour on two cores
+
+A CSV has the columns path, label, truth, as `debgcd check --benchmark pets --root DIR --manifest pets.csv` writes it; of
+each, whole classes of at most 1500 images are used. Writes docs/bank_accuracy.json; stopped, it goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+from grid import classes_in_turn, finished_run, mean_and_error, number_of_classes, scores, settings
+
+from debgcd import config as configuration
+from debgcd.bench.facts import facts
+from debgcd.data.manifest import read_manifest
+
+ROOT = Path(__file__).resolve().parent.parent
+SEEDS = (0, 1, 2)
+IMAGES = 1500
+SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
+    "bank 8": {"views": {"bank": "on", "bank_views": 8}},
+    "all fresh": {"views": {"bank": "off"}},
+    "bank 8, half fresh": {"views": {"bank": "on", "bank_views": 8, "fresh": 0.5}},
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sets", nargs="+", metavar="NAME=CSV")
+    parser.add_argument("--work", type=Path, default=ROOT / "runs" / "bank-accuracy", help="where the runs go")
+    options = parser.parse_args()
+    pairs = [text.split("=", 1) for text in options.sets]
+    base = configuration.preset("small")
+    sets = {name: classes_in_turn(read_manifest(Path(path)), IMAGES) for name, path in pairs}
+    results = []
+    for (setting, values), (name, manifest), seed in itertools.product(SETTINGS.items(), sets.items(), SEEDS):
+        k = number_of_classes(manifest)
+        folder = options.work / name / setting.replace(",", "").replace(" ", "-") / f"seed-{seed}"
+        run = finished_run(manifest, settings(base, seed, {**values, "k": k}), folder)
+        cell = {"set": name, "images": len(manifest), "k": k, "views": setting, "seed": seed}
+        results.append({**cell, **scores(run)})
+    written = {**facts(), "command": "benchmarks/bank_accuracy.py", "runs": results}
+    (ROOT / "docs" / "bank_accuracy.json").write_text(json.dumps(written, indent=2) + "\n", "utf-8")
+    print(table(results))
+
+
+def table(results: list[dict]) -> str:
+    """All, and the difference to all-fresh views of the same seed, in points: mean ± standard error."""
+    lines = ["| set | views | All | difference to all fresh |", "|---|---|---|---|"]
+    for name in dict.fromkeys(entry["set"] for entry in results):
+        for setting in SETTINGS:
+            mine, fresh = (
+                [100 * entry["all"] for entry in results if entry["set"] == name and entry["views"] == views]
+                for views in (setting, "all fresh")
+            )
+            difference, error = mean_and_error(a - b for a, b in zip(mine, fresh, strict=True))
+            beside = f"{difference:+.1f} ± {error:.1f}" if setting != "all fresh" else ""
+            lines.append(f"| {name} | {setting} | {sum(mine) / len(mine):.1f} | {beside} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

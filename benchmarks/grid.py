@@ -1,0 +1,61 @@
+"""What the measurements of accuracy share: a grid of runs that goes on where it was stopped, and parts of data sets."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from debgcd import config as configuration
+from debgcd.config import Config
+from debgcd.data.manifest import Manifest
+from debgcd.progress import say
+from debgcd.train.run import Run, require_new
+from debgcd.train.start import begin, resume
+
+
+def finished_run(manifest: Manifest, config: Config, folder: Path) -> Run:
+    """The run in this folder: done before, gone on with, or begun now."""
+    say(f"\n{folder}")
+    if (folder / "config.yaml").exists():
+        return resume(folder)
+    require_new(folder)
+    return begin(manifest, config, folder)
+
+
+def scores(run: Run) -> dict[str, Any]:
+    """evaluation.json of the unlabelled images: accuracy of the GCD classifier, AUROC, K at the end."""
+    found = json.loads(run.evaluation.read_text("utf-8"))["unlabelled"]
+    categories = json.loads((run.model / "categories.json").read_text("utf-8"))
+    return {**found["gcd"]["accuracy"], "auroc": found["auroc"], "k": len(categories)}
+
+
+def settings(base: Config, seed: int, values: Mapping[str, Any]) -> Config:
+    """The configuration of one cell of the grid."""
+    return configuration.override(base, {**values, "seed": seed}, where="grid")
+
+
+def classes_in_turn(manifest: Manifest, images: int) -> Manifest:
+    """Whole classes, known and new ones in turn and in the order of their names, while they fit into so many images."""
+    train = manifest.select([i for i, split in enumerate(manifest.splits) if split == "train"])
+    known = list(train.classes)
+    new = sorted({truth for truth in train.truths if truth is not None} - set(known))
+    chosen: set[str] = set()
+    for pair in zip(known, new, strict=False):
+        for name in pair:
+            if sum(truth in chosen or truth == name for truth in train.truths) <= images:
+                chosen.add(name)
+    return train.select([i for i, truth in enumerate(train.truths) if truth in chosen])
+
+
+def number_of_classes(manifest: Manifest) -> int:
+    """How many classes there truly are."""
+    return len(set(manifest.truths) | set(manifest.classes))
+
+
+def mean_and_error(values: Iterable[float]) -> tuple[float, float]:
+    """The mean and its standard error."""
+    values = list(values)
+    return statistics.mean(values), statistics.stdev(values) / len(values) ** 0.5

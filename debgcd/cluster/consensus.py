@@ -1,0 +1,177 @@
+"""How many clusters as tight as the known classes does the whole data hold? Checked by hiding known classes.
+
+The tightness of a cut of Ward's tree is its scatter for each degree of freedom, W(k) = S(k) / (n - k). The labelled images
+alone have M classes, so W(M) of their tree is the tightness of a right cut; in the tree of all images the cut that is as tight
+has K' clusters. What makes this a fair comparison:
+
+- Classes crowd: with more of them in one space a right cut is tighter, so K' falls short. Half of the known classes are hidden,
+  v stay, and the same count over all labelled images should give M: log(K'/v) = g log(M/v) defines the exponent g.
+- Sparse classes look tighter than they are. So K is held against a random subset of n K / M images, in which a class has as
+  many images as a labelled one has.
+- Known classes may be tighter or wider than the others. How far the halves stray from their common g gives the noise c of one
+  class; M of K classes leave a variance of c² (1/M - 1/K).
+
+Each K between M and `most` then has a likelihood; before it, every ratio K/M is alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.stats import t as student
+from torch import Tensor
+
+from debgcd.cluster.ward import Tree, ward
+
+LOOKED_AT = 10_000  # images; the number of known classes limits the precision, not that of images
+PAIRS_OF_HALVES = 8  # of the known classes; all halves where these are few
+SUBSETS, DRAWS = 5, 2  # sizes of subsets of all images, and random subsets of each size
+UNSURE_OF_EXPONENT = 0.1  # it is measured among M classes and used among K
+LEVEL = 0.9
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Belief:
+    """What is thought of each candidate: k (C,), its probability (C,), its likelihood relative to the best (C,)."""
+
+    k: NDArray[np.int64]
+    probability: Floats
+    likelihood: Floats
+
+    def quantile(self, share: float) -> int:
+        return int(self.k[min(int(np.searchsorted(np.cumsum(self.probability), share)), len(self.k) - 1)])
+
+
+@dataclass(frozen=True)
+class Crowding:
+    """Measured by hiding known classes: the exponent g, and the squared noise c² of one class (nan with one class)."""
+
+    exponent: float
+    noise: float
+
+
+def steps(known: int) -> int:
+    """How many trees `believe` grows, for a progress bar."""
+    return 1 + len(_halves(known, np.random.default_rng(0))) + SUBSETS * DRAWS
+
+
+def believe(points: Tensor, label: Tensor, most: int, seed: int, tick: Callable[[], None]) -> Belief:
+    """The probability of each K in M..most from points (N, d) and label (N,), -1 or 0..M-1.
+
+    With one known class nothing can be hidden: the exponent is taken as 1 and every K is as probable as before.
+    """
+    random = np.random.default_rng(seed)
+    points, label = _thinned(points, label, random)
+    labelled, own = points[label >= 0], label[label >= 0]
+    known = int(own.max()) + 1
+    tree = ward(labelled)
+    tick()
+    crowding = _crowding(labelled, own.numpy(), known, tree, random, tick)
+    tight = _tightness(tree)[min(known, tree.leaves) - 1]
+    size, found = _subsets(points, len(labelled), tight, random, tick)
+    return _weigh(np.log(size / len(labelled)), np.log(found / known), known, most, crowding)
+
+
+def _weigh(growth: Floats, found: Floats, known: int, most: int, crowding: Crowding) -> Belief:
+    """Hold what was found, log(K'/M) at each growth (S,) in several draws (S, D), against what each K would show."""
+    candidates = np.unique(np.round(np.geomspace(known, max(most, known), 2_000)).astype(np.int64))
+    log_ratio = np.log(candidates / known)
+    prior = np.diff(np.log(np.append(candidates, candidates[-1] + 1)))
+    if np.isnan(crowding.noise):
+        likelihood = np.exp(-np.abs(np.interp(log_ratio, growth, found.mean(1)) - log_ratio))
+        return Belief(candidates, prior / prior.sum(), likelihood / likelihood.max())
+    seen, expected = np.interp(log_ratio, growth, found.mean(1)), crowding.exponent * log_ratio
+    by_draw = found.var(1, ddof=1).mean() / found.shape[1]
+    variance = crowding.noise * (1 / known - 1 / candidates) + np.square(UNSURE_OF_EXPONENT * expected) + by_draw
+    deviation = np.sqrt(np.maximum(variance, 1e-6))
+    log_likelihood = student.logpdf((seen - expected) / deviation, known - 1) - np.log(deviation)
+    likelihood = np.exp(log_likelihood - log_likelihood.max())
+    return Belief(candidates, likelihood * prior / (likelihood * prior).sum(), likelihood)
+
+
+def _thinned(points: Tensor, label: Tensor, random: np.random.Generator) -> tuple[Tensor, Tensor]:
+    """At most about LOOKED_AT random images; of every known class at least two where it has them."""
+    if len(points) <= LOOKED_AT:
+        return points, label
+    order = torch.from_numpy(random.permutation(len(points)))
+    kept = torch.zeros(len(points), dtype=torch.bool)
+    kept[order[:LOOKED_AT]] = True
+    for one in range(int(label.max()) + 1):
+        kept[order[label[order] == one][:2]] = True
+    return points[kept], label[kept]
+
+
+def _crowding(
+    points: Tensor,
+    label: NDArray[np.int64],
+    known: int,
+    tree: Tree,
+    random: np.random.Generator,
+    tick: Callable[[], None],
+) -> Crowding:
+    """Hide half of the known classes and count with the rest: how many does it find of the M that are there?"""
+    ratio, found = [], []
+    for half in _halves(known, random):
+        part = ward(points[torch.from_numpy(np.isin(label, half))])
+        tight = _tightness(part)[min(len(half), part.leaves) - 1]
+        ratio.append(known / len(half))
+        found.append(np.log(_as_tight(tree, tight) / len(half)))
+        tick()
+    if not ratio:
+        return Crowding(1.0, float("nan"))
+    log_ratio, seen = np.log(ratio), np.array(found)
+    variance = (np.array(ratio) - 1) / known  # 1/v - 1/M
+    exponent = float((seen * log_ratio / variance).sum() / (np.square(log_ratio) / variance).sum())
+    noise = float((np.square(seen - exponent * log_ratio) / variance).mean())
+    return Crowding(min(max(exponent, 0.25), 2.0), noise)  # beyond, a little noise would be multiplied many times
+
+
+def _halves(known: int, random: np.random.Generator) -> list[NDArray[np.int64]]:
+    """Halves of the known classes: all of them for up to six classes, else random ones, each with its other half."""
+    smaller = known // 2
+    if known <= 6:
+        sizes = sorted({smaller, known - smaller} - {0, known})
+        return [np.array(half) for size in sizes for half in combinations(range(known), size)]
+    orders = [random.permutation(known) for _ in range(PAIRS_OF_HALVES)]
+    return [half for order in orders for half in (order[:smaller], order[smaller:])]
+
+
+def _subsets(
+    points: Tensor, labelled: int, tight: float, random: np.random.Generator, tick: Callable[[], None]
+) -> tuple[Floats, Floats]:
+    """Subsets of the images from as many as are labelled to all: their sizes (S,), clusters as tight (S, DRAWS)."""
+    sizes = np.round(np.geomspace(labelled, len(points), SUBSETS)).astype(np.int64)
+    found = np.empty((SUBSETS, DRAWS))
+    for i, size in enumerate(sizes):
+        for draw in range(DRAWS):
+            if size < len(points) or not draw:  # of all images there is one subset
+                rows = torch.from_numpy(random.permutation(len(points))[:size])
+                found[i, draw] = _as_tight(ward(points[rows]), tight)
+            else:
+                found[i, draw] = found[i, 0]
+            tick()
+    return sizes.astype(np.float64), found
+
+
+def _tightness(tree: Tree) -> Floats:
+    """Scatter for each degree of freedom with 1, ..., n-1 clusters of n leaves; one cluster where there is one leaf."""
+    points, scatter = len(tree.leaf), tree.scatter()
+    k = np.arange(1, min(tree.leaves, points - 1) + 1) if points > 1 else np.array([1])
+    return scatter[: len(k)] / np.maximum(points - k, 1)
+
+
+def _as_tight(tree: Tree, tight: float) -> float:
+    """The number of clusters, between whole numbers, at which a tree becomes as tight."""
+    curve = np.minimum.accumulate(_tightness(tree))
+    at = int(np.argmax(curve <= tight)) if curve[-1] <= tight else len(curve) - 1
+    if at == 0 or curve[at] > tight:
+        return float(at + 1)
+    share = (curve[at - 1] - tight) / (curve[at - 1] - curve[at])
+    return float(np.exp(np.log(at) + share * np.log((at + 1) / at)))

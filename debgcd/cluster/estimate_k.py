@@ -1,0 +1,214 @@
+"""How many categories are there? Three ways to tell from features and some labels; truth is never looked at."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment, minimize_scalar
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from debgcd.cluster.consensus import LEVEL, believe, steps
+from debgcd.cluster.kmeans import AXES, kmeans, principal
+from debgcd.cluster.ward import ward
+from debgcd.data.draws import stream_seed
+from debgcd.errors import DataError, UsageError
+
+Way = Literal["consensus", "ward", "brent"]
+Progress = Callable[[int, int], None]
+BOOTSTRAPS = 200  # of the known classes, for the interval of an accuracy's peak
+FITS = 16  # about as many as a bounded search makes
+
+Counts = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The number of categories, known ones included, with an interval of 90 %.
+
+    curves: for each way that ran its score for each K that it looked at (`ward`, `brent`: accuracy on the labelled images;
+    `consensus`: likelihood, 1 at its best); answers: what each of these ways alone says.
+    """
+
+    k: int
+    low: int
+    high: int
+    way: str
+    curves: dict[str, list[tuple[int, float]]]
+    answers: dict[str, int]
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"level": LEVEL}
+
+
+@dataclass(frozen=True)
+class _Scored:
+    """Hits (C, M): labelled images of each known class in the cluster matched to it, for each k (C,)."""
+
+    k: Counts
+    hits: Counts
+    size: Counts  # (M,) labelled images of each class
+
+    def accuracy(self) -> NDArray[np.float64]:
+        return self.hits.sum(1) / self.size.sum()
+
+    def interval(self, seed: int) -> tuple[int, int]:
+        """Where the peak lies when the known classes are drawn again, with replacement."""
+        random = np.random.default_rng(stream_seed(seed, "estimate-k/bootstrap"))
+        drawn = random.multinomial(len(self.size), np.full(len(self.size), 1 / len(self.size)), BOOTSTRAPS)
+        peaks = self.k[(self.hits @ drawn.T).argmax(0)]  # the drawn classes' sizes are the same for every k
+        low, high = np.quantile(peaks, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], method="nearest")
+        best = self.k[self.accuracy().argmax()]
+        return int(min(low, best)), int(max(high, best))
+
+
+def estimate_k(
+    features: Tensor,
+    label: Tensor,
+    *,
+    way: Way = "consensus",
+    most: int | None = None,
+    seed: int = 0,
+    on_progress: Progress | None = None,
+) -> Estimate:
+    """Estimate the number of categories among N images: features (N, d), label (N,) in 0..M-1 or -1 where unlabelled.
+
+    - `consensus` (consensus.py): the number of clusters as tight as the known classes, corrected by hiding known classes;
+      the interval holds how much the known classes differ. It assumes that new classes are like the known ones.
+    - `ward`: all cuts of Ward's tree, built without labels, scored by their accuracy on the labelled images.
+    - `brent`: the same score for k-means, K by bounded search (Vaze et al. 2022), each whole K computed once.
+
+    The intervals of `ward` and `brent` come from bootstraps of the known classes: they hold the noise of the peak, not its
+    bias, which is towards M because a cluster mixed with new classes costs no labelled image.
+
+    `most` bounds K from above; default: the larger of 4 M and √N, but at most N / 2 and at least M. With M = 1 nothing can
+    be hidden: `consensus` answers with clusters as tight as the one class and the interval M..most, the others with 1.
+    """
+    begun = time.monotonic()
+    known, most = _checked(features, label, way, most)
+    points = normalize(principal(features.cpu().float(), AXES), dim=1)
+    label = label.cpu()
+    tick = _ticker(on_progress, {"consensus": steps(known) + 1, "ward": 1, "brent": FITS}[way])
+    if way == "brent":
+        scored = _search(points, label, known, most, seed, tick)
+    else:
+        scored = _cuts(points, label, known, most, seed)
+        tick()
+    curve = _curve(scored.k, scored.accuracy())
+    peak = int(scored.k[scored.accuracy().argmax()])
+    if way != "consensus":
+        low, high = scored.interval(seed)
+        return Estimate(peak, low, high, way, {way: curve}, {way: peak}, time.monotonic() - begun)
+    belief = believe(points, label, most, stream_seed(seed, "estimate-k/consensus"), tick)
+    if known == 1:
+        k, low, high = int(belief.k[belief.likelihood.argmax()]), known, most
+    else:
+        k, low, high = (belief.quantile(share) for share in (0.5, (1 - LEVEL) / 2, (1 + LEVEL) / 2))
+    curves = {"consensus": _curve(belief.k, belief.likelihood), "ward": curve}
+    return Estimate(k, low, high, way, curves, {"consensus": k, "ward": peak}, time.monotonic() - begun)
+
+
+def _checked(features: Tensor, label: Tensor, way: str, most: int | None) -> tuple[int, int]:
+    """(M, most), or an error that says what is wrong."""
+    if way not in get_args(Way):
+        raise UsageError(f"no way {way!r} to estimate K; there are {', '.join(get_args(Way))}")
+    if features.ndim != 2 or label.shape != features.shape[:1]:
+        raise ValueError(
+            f"features must be (N, d) and label (N,), not {tuple(features.shape)} and {tuple(label.shape)}"
+        )
+    count = len(features)
+    if not count or int(label.max()) < 0:
+        raise DataError(
+            "no image is labelled, so nothing tells how large a category is; label some, or give --k a number"
+        )
+    if not features.isfinite().all():
+        rows = (~features.isfinite().all(1)).nonzero()[:, 0]
+        raise DataError(
+            f"the features of {len(rows)} images are not finite, first in row {int(rows[0])}; check these images"
+        )
+    if bool((features == features[0]).all()):
+        raise DataError("all images have the same features, so no categories can be told apart; check the images")
+    known = int(label.max()) + 1
+    empty = (torch.bincount(label[label >= 0], minlength=known) == 0).nonzero()[:, 0]
+    if len(empty):
+        raise ValueError(f"labels must be 0..M-1 without a gap; no image has label {int(empty[0])}")
+    if most is None:
+        return known, max(known, min(count // 2, max(4 * known, round(count**0.5))))
+    if most < known:
+        raise UsageError(
+            f"at most {most} categories were allowed, but {known} classes are labelled already; allow more"
+        )
+    if most > count:
+        raise UsageError(f"at most {most} categories were allowed, but there are only {count} images; allow fewer")
+    return known, most
+
+
+def _cuts(points: Tensor, label: Tensor, known: int, most: int, seed: int) -> _Scored:
+    """Score every cut of one tree, from `most` clusters down to M (or as many as there are different images)."""
+    tree = ward(points, seed=stream_seed(seed, "estimate-k/ward") % 2**31)
+    top = min(most, tree.leaves)
+    table = _table(tree.cut(top), label.numpy(), top, known)
+    left, rows = list(range(top)), [(top, _hits(table))]
+    for first, second in tree.merges_below(top)[: max(0, top - known)]:
+        table[first] += table[second]
+        left.remove(second)
+        rows.append((len(left), _hits(table[left])))
+    rows.reverse()
+    return _Scored(np.array([k for k, _ in rows]), np.stack([hits for _, hits in rows]), np.bincount(label[label >= 0]))
+
+
+def _search(points: Tensor, label: Tensor, known: int, most: int, seed: int, tick: Callable[[], None]) -> _Scored:
+    """Brent's bounded search for the k-means with the highest accuracy on the labelled images."""
+    free, tried = torch.full_like(label, -1), {}
+
+    def loss(x: float) -> float:
+        k = min(max(round(x), known), most)
+        if k not in tried:
+            found = kmeans(points, free, k, seed=stream_seed(seed, "estimate-k/brent") % 2**31).assignment
+            tried[k] = _hits(_table(found.numpy(), label.numpy(), k, known))
+            tick()
+        return -float(tried[k].sum())
+
+    loss(known)
+    if most > known:
+        minimize_scalar(loss, bounds=(known, most), method="bounded", options={"xatol": 0.5})
+    k = np.array(sorted(tried))
+    return _Scored(k, np.stack([tried[one] for one in k]), np.bincount(label[label >= 0]))
+
+
+def _table(cluster: Counts, label: Counts, clusters: int, known: int) -> Counts:
+    """Labelled images in each cluster of each class: (K, M)."""
+    on = label >= 0
+    return np.bincount(cluster[on] * known + label[on], minlength=clusters * known).reshape(clusters, known)
+
+
+def _hits(table: Counts) -> Counts:
+    """Images of each class in the cluster that the best one-to-one matching gives it: (K, M) -> (M,)."""
+    rows, columns = linear_sum_assignment(table, maximize=True)
+    hits = np.zeros(table.shape[1], dtype=np.int64)
+    hits[columns] = table[rows, columns]
+    return hits
+
+
+def _curve(k: Counts, score: NDArray[np.float64]) -> list[tuple[int, float]]:
+    return [(int(one), round(float(value), 6)) for one, value in zip(k, score, strict=True)]
+
+
+def _ticker(on_progress: Progress | None, total: int) -> Callable[[], None]:
+    """Count steps; a search may take a few more or fewer than was thought."""
+    done = 0
+
+    def tick() -> None:
+        nonlocal done
+        done += 1
+        if on_progress is not None:
+            on_progress(min(done, total), total)
+
+    return tick

@@ -1,0 +1,53 @@
+"""`debgcd estimate-k`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from debgcd.commands.options import Subparsers, add_command, add_feature_options, add_source, configured, read_source
+from debgcd.commands.show import print_json
+
+
+def add(subparsers: Subparsers) -> None:
+    """The command's options."""
+    parser = add_command(
+        subparsers,
+        "estimate-k",
+        estimate_k,
+        "estimate how many categories there are, known and new",
+        "debgcd estimate-k photos/ --plot k.png",
+    )
+    add_source(parser, or_run=True)
+    parser.add_argument(
+        "--way",
+        choices=("consensus", "ward", "brent"),
+        default="consensus",
+        help="consensus (default, with an interval), or one of the two searches alone",
+    )
+    parser.add_argument(
+        "--max", type=int, metavar="K", help="the largest K to consider (default: from the data's size)"
+    )
+    parser.add_argument("--plot", type=Path, metavar="OUT.png", help="draw the score against K")
+    parser.add_argument("--json", action="store_true", help="the same facts for a program")
+    add_feature_options(parser)
+
+
+def estimate_k(options: argparse.Namespace) -> None:
+    """Ask images or a run, print the answer."""
+    from debgcd import estimate
+    from debgcd.figures.k_curve import draw_k_curve, text_plot
+
+    if options.path is not None and (options.path / "config.yaml").is_file():
+        found = estimate.from_run(options.path, options.way, options.max)
+    else:
+        source = read_source(options)
+        found = estimate.from_images(source.manifest, configured(options, source), options.way, options.max)
+    if options.plot is not None:
+        draw_k_curve(found, options.plot)
+    if options.json:
+        print_json(found.to_json())
+        return
+    print(text_plot(found))
+    print(f"""
+about {found.k} categories, known and new (between {found.low} and {found.high}); estimated in {found.seconds:.0f} s""")

@@ -1,0 +1,93 @@
+"""K left open: estimated, twice the estimate, pruned at the end; and asked alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+Command = Callable[..., Any]
+
+
+def config(run: Path) -> dict[str, Any]:
+    return yaml.safe_load((run / "config.yaml").read_text("utf-8"))
+
+
+@pytest.mark.parametrize("method", ["debgcd", "sskmeans"])
+def test_an_open_k_is_estimated_and_written_down(train: Command, shared_csv: Path, tmp_path: Path, method: str) -> None:
+    run = tmp_path / "run"
+    assert train(shared_csv, run, "--k", "auto", "--method", method).code == 0
+    estimate = json.loads((run / "estimate.json").read_text("utf-8"))
+    assert 2 <= estimate["low"] <= estimate["k"] <= estimate["high"]
+    assert (config(run)["k"], config(run)["prune"]) == (estimate["k"], True)
+    categories = json.loads((run / "model" / "categories.json").read_text("utf-8"))
+    assert 2 <= len(categories) <= estimate["k"]
+    assert [category["category"] for category in categories] == list(range(len(categories)))
+    model = json.loads((run / "model" / "config.json").read_text("utf-8"))
+    assert model["config"]["k"] == len(categories)
+
+
+def test_twice_the_estimate(train: Command, shared_csv: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert train(shared_csv, run, "--k", "2x").code == 0
+    assert config(run)["k"] == 2 * json.loads((run / "estimate.json").read_text("utf-8"))["k"]
+
+
+def test_a_given_k_is_kept_whether_used_or_not(train: Command, shared_csv: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert train(shared_csv, run, "--k", "9").code == 0
+    assert not (run / "estimate.json").exists()
+    assert len(json.loads((run / "model" / "categories.json").read_text("utf-8"))) == 9
+
+
+def test_a_pruned_run_can_be_measured_again_and_predicts(
+    train: Command, command: Command, shared_csv: Path, shared_folder: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    assert train(shared_csv, run, "--k", "12", "--set", "prune=true").code == 0
+    categories = json.loads((run / "model" / "categories.json").read_text("utf-8"))
+    assert len(categories) < 12, "fourteen unlabelled images do not fill ten new categories"
+    before = (run / "evaluation.json").read_text("utf-8")
+    assert command("evaluate", run).code == 0
+    assert (run / "evaluation.json").read_text("utf-8") == before
+    assert command("predict", run, shared_folder / "unlabelled", "-o", tmp_path / "out.csv").code == 0
+
+
+def test_zero_epochs_give_an_answer_with_novelty(train: Command, shared_csv: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert train(shared_csv, run, "--epochs", "0", "--k", "3", schedule__steps=0).code == 0
+    assert config(run)["method"] == "sskmeans"
+    rows = (run / "predictions.csv").read_text("utf-8").splitlines()
+    assert len(rows) == 15
+    assert all(row.split(",")[6] for row in rows)
+    scores = json.loads((run / "evaluation.json").read_text("utf-8"))["unlabelled"]
+    assert scores["auroc"] is not None
+
+
+def test_estimate_k_of_images_and_of_a_run(train: Command, command: Command, shared_csv: Path, tmp_path: Path) -> None:
+    said = command("estimate-k", shared_csv, "--preset", "small", "--plot", tmp_path / "k.png")
+    assert said.code == 0, said.err
+    assert "categories, known and new (between" in said.out
+    assert (tmp_path / "k.png").stat().st_size > 1000
+    run = tmp_path / "run"
+    assert train(shared_csv, run, "--k", "3").code == 0
+    of_run = command("estimate-k", run, "--json")
+    assert of_run.code == 0, of_run.err
+    assert json.loads(of_run.out)["k"] >= 2
+
+
+@pytest.mark.parametrize("text", ["many", "2.5", "x2", ""])
+def test_a_k_that_is_none(command: Command, shared_csv: Path, text: str) -> None:
+    said = command("train", shared_csv, "--k", text)
+    assert said.code == 2
+    assert "neither a number nor auto nor 2x" in said.complaint
+
+
+def test_fewer_than_the_known_classes(command: Command, shared_csv: Path) -> None:
+    said = command("estimate-k", shared_csv, "--preset", "small", "--max", "1")
+    assert said.code == 2
+    assert "2 classes are labelled already" in said.complaint
