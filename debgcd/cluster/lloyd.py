@@ -85,21 +85,18 @@ def lloyd(
     infinite = torch.full((n, restarts), torch.inf, dtype=centres.dtype, device=device)
     state = _State(torch.zeros(n, restarts, dtype=torch.int64, device=device), infinite, infinite.clone())
     for iteration in range(iterations):
-        before = state.chosen.clone() if iteration else torch.full_like(state.chosen, -1)
+        before = state.chosen.clone() if iteration else -torch.ones_like(state.chosen)
         for share in _assign(points, fixed.free, state, centres, moved, each):
             advance(iteration + share)
         counts = _count(state.chosen, k) + fixed.counts
-        moved = torch.zeros_like(moved)
         settled = torch.zeros(len(active), dtype=torch.bool, device=device)
         for a in (counts == 0).any(1).nonzero()[:, 0].tolist():
-            settled[a] = not _fill_empty(points, fixed, state.chosen[:, a], counts[a], centres[a], moved[a])
+            settled[a] = not _fill_empty(points, fixed, state.chosen[:, a], counts[a], centres[a])
         changed = state.chosen != before
-        restart = changed.nonzero()[:, 1]
-        moved[restart, state.chosen[changed]] = True
         if iteration:
+            moved, restart = torch.zeros_like(moved), changed.nonzero()[:, 1]
+            moved[restart, state.chosen[changed]] = True
             moved[restart, before[changed]] = True
-        else:
-            moved.fill_(True)
         _average(points, fixed, state.chosen, counts, moved, centres)
         moving = changed.any(0) & ~settled
         for a in (~moving).nonzero()[:, 0].tolist():
@@ -149,7 +146,8 @@ def _assign(points: Points, free: Tensor, state: _State, centres: Tensor, moved:
         unsure = own_moved & (value > others)
         chosen.copy_(torch.where(leaves, nearest, chosen))
         own.copy_(torch.minimum(value, held))
-        others.copy_(torch.minimum(others, torch.where(leaves, torch.minimum(second, held), value)))
+        # the score of a centre that is left is not needed here: without this point it moves, and is compared again
+        others.copy_(torch.minimum(others, torch.where(leaves, second, value)))
         for a in unsure.any(0).nonzero()[:, 0].tolist():
             look = unsure[:, a].nonzero()[:, 0]
             score = torch.addmm(halves[a], x[look], centres[a].T, alpha=-1)
@@ -162,7 +160,7 @@ def _assign(points: Points, free: Tensor, state: _State, centres: Tensor, moved:
         yield done / len(blocks)
 
 
-def _fill_empty(points: Points, fixed: Fixed, chosen: Tensor, counts: Tensor, centres: Tensor, moved: Tensor) -> bool:
+def _fill_empty(points: Points, fixed: Fixed, chosen: Tensor, counts: Tensor, centres: Tensor) -> bool:
     """Give each empty cluster of one restart the worst served free point of a cluster with others; in place.
 
     Says whether this made anything better.
@@ -185,7 +183,6 @@ def _fill_empty(points: Points, fixed: Fixed, chosen: Tensor, counts: Tensor, ce
         counts[giver] -= 1
         counts[taker] = 1
         chosen[point] = taker
-        moved[giver] = moved[taker] = True  # also if this is where the point was before
         length = points.raw[fixed.free[point]].norm() if points.scale is None else 1.0
         better |= bool(cost[point] > (SAME * length) ** 2)
     return better

@@ -152,6 +152,9 @@ def test_cosine_of_zeros_and_of_opposite_points(labelled: int) -> None:
             assert math.isfinite(found.inertia)
             assert torch.bincount(found.assignment, minlength=k).min() >= 1
             assert found.predict(points).shape == (len(points),)
+    torch.testing.assert_close(
+        kmeans(data["opposite"], free(data["opposite"]), 1, metric="cosine").centres.norm(), torch.ones(())
+    )
     groups = kmeans(data["some zeros"], free(data["some zeros"]), 4, metric="cosine").assignment[4:].view(3, 4)
     assert [len(set(group.tolist())) for group in groups] == [1, 1, 1]
     assert len(set(groups[:, 0].tolist())) == 3
@@ -288,6 +291,24 @@ def test_other_arguments_that_are_refused() -> None:
         kmeans(points[:0], free(points[:0]), 1)
     with pytest.raises(ValueError, match="no metric 'manhattan'"):
         kmeans(points, free(points), 2, metric="manhattan")  # type: ignore[arg-type]
+
+
+def test_copies_do_not_change_places_until_the_last_iteration() -> None:
+    """More clusters than different points: as soon as every point lies on its centre, there is nothing left to do."""
+    points = mixture(0, 20, 1, 8, 1.0)[0].repeat(5, 1)
+    for metric in METRICS:
+        seen: list[tuple[int, int]] = []
+        found = kmeans(points, free(points), 30, metric=metric, on_progress=lambda *at, seen=seen: seen.append(at))
+        assert seen[-2][0] < 10 * len(points)
+        assert found.inertia < 1e-9
+        assert torch.bincount(found.assignment, minlength=30).min() >= 1
+
+
+def test_sums_of_many_points_keep_their_digits() -> None:
+    """Tens of thousands of numbers of one sign, added one after the other in float32, would lose three."""
+    points = torch.rand(50_000, 2, generator=torch.Generator().manual_seed(0)) * 1e-3 + 0.1
+    centre = kmeans(points, free(points), 1, restarts=1).centres[0]
+    torch.testing.assert_close(centre.double(), points.double().mean(0), rtol=5e-7, atol=0)
 
 
 # Reading the points
