@@ -31,7 +31,7 @@ def demo(folder: Path, seed: int, cache: str | None = None) -> list[dict[str, An
     Returns and writes `summary.json`: one entry a method with method, all, old, new, auroc (None without a detector) and
     seconds, which leave out the view bank that all three share.
     """
-    manifest = _digits(folder)
+    manifest = digits(folder)
     config = configuration.override(configuration.preset("small"), {"k": CLASSES, "seed": seed}, "demo")
     config = configuration.override(config, {"backbone": {"tuned_blocks": 2}, "run": {"cache": cache}}, "demo")
     _fill_bank(manifest, config)
@@ -55,7 +55,7 @@ def _summary(folder: Path) -> list[dict[str, Any]]:
     return json.loads(place.read_text("utf-8")) if place.exists() else []
 
 
-def _digits(folder: Path) -> Manifest:
+def digits(folder: Path) -> Manifest:
     """scikit-learn's 1,797 digits as PNG files and a CSV; of 0–4 a random half is labelled, as in the benchmarks."""
     listed = folder / "digits.csv"
     if listed.exists():

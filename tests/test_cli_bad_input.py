@@ -17,7 +17,6 @@ Command = Callable[..., Any]
 
 # Calls that are wrong whatever the data: (words after `debgcd train FOLDER --preset small`, exit code, what is said)
 CALLS = {
-    "no k": ([], 2, "--k"),
     "k below the known classes": (["--k", "1"], 2, "K is 1 but the labels name M = 2"),
     "k above the images": (["--k", "25"], 2, "only 24 training images"),
     "k of zero": (["--k", "0"], 2, "k must be between"),
