@@ -15,7 +15,7 @@ from debgcd.data.cores import cores
 from debgcd.train.run import environment
 
 
-def facts(repeats: int) -> dict[str, Any]:
+def facts() -> dict[str, Any]:
     """Date, machine, threads, type and versions."""
     versions = {name: value for name, value in environment().items() if name not in ("platform", "cpu")}
     try:
@@ -28,7 +28,6 @@ def facts(repeats: int) -> dict[str, Any]:
         "cores": cores(),
         "threads": torch.get_num_threads(),
         "trunk": trunk_type(),
-        "repeats": repeats,
         "versions": versions,
     }
 

@@ -23,7 +23,7 @@ MEASURES = {
 
 def run(session: Session, parts: Sequence[str], show: Callable[[list[Line]], None]) -> dict[str, Any]:
     """Measure these parts and show each when it is done; all results, as JSON data."""
-    results: dict[str, Any] = {**facts(session.repeats), "lines": []}
+    results: dict[str, Any] = {**facts(), "repeats": session.repeats, "lines": []}
     for part in parts:
         lines = MEASURES[part](session)
         show(lines)
