@@ -13,13 +13,14 @@ import shutil
 import statistics
 from pathlib import Path
 
+from grid import write_between
+
 from debgcd.bench.facts import processor
 from debgcd.data.cores import cores
 from debgcd.demo import demo
 
 ROOT = Path(__file__).resolve().parent.parent
 SEEDS = (0, 1, 2)
-BEGIN, END = "<!-- demo table: written by benchmarks/demo_seeds.py -->", "<!-- end of demo table -->"
 
 
 def main() -> None:
@@ -36,10 +37,7 @@ def main() -> None:
     }
     (ROOT / "docs" / "demo.json").write_text(json.dumps(facts, indent=2) + "\n", "utf-8")
     shutil.copy(work / "seed-0" / "categories.png", ROOT / "docs" / "demo.png")
-    readme = ROOT / "README.md"
-    before, rest = readme.read_text("utf-8").split(BEGIN)
-    after = rest.split(END)[1]
-    readme.write_text(f"{before}{BEGIN}\n{_table(facts)}\n{END}{after}", "utf-8")
+    write_between(ROOT / "README.md", "benchmarks/demo_seeds.py", _table(facts))
     print(_table(facts))
 
 

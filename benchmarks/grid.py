@@ -59,3 +59,10 @@ def mean_and_error(values: Iterable[float]) -> tuple[float, float]:
     """The mean and its standard error."""
     values = list(values)
     return statistics.mean(values), statistics.stdev(values) / len(values) ** 0.5
+
+
+def write_between(page: Path, script: str, text: str) -> None:
+    """Replace what stands between the page's two marks of a script."""
+    begin, end = f"<!-- written by {script} -->", f"<!-- end of {script} -->"
+    before, rest = page.read_text("utf-8").split(begin)
+    page.write_text(f"{before}{begin}\n{text}\n{end}{rest.split(end)[1]}", "utf-8")

@@ -1,0 +1,118 @@
+"""How many categories: found where they are plain to see, refused where nothing can be said."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from debgcd.cluster.estimate_k import estimate_k
+from debgcd.errors import DataError, UsageError
+
+
+def mixture(classes: int, known: int, size: int = 24, noise: float = 1.0, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Gaussian classes in 16 dimensions; half of the images of the first `known` classes are labelled."""
+    random = np.random.default_rng(seed)
+    truth = np.repeat(np.arange(classes), size)
+    points = random.normal(0, 2, (classes, 16))[truth] + random.normal(0, noise, (len(truth), 16))
+    label = np.where((truth < known) & (np.arange(len(truth)) % 2 == 0), truth, -1)
+    order = random.permutation(len(truth))
+    return torch.tensor(points[order], dtype=torch.float32), torch.tensor(label[order])
+
+
+@pytest.mark.parametrize(("classes", "known"), [(12, 6), (20, 10)])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_plain_classes_are_counted(classes: int, known: int, seed: int) -> None:
+    found = estimate_k(*mixture(classes, known, seed=seed), seed=seed)
+    assert abs(found.k - classes) <= max(2, 0.15 * classes)
+    assert found.low <= classes <= found.high
+    assert known <= found.low <= found.k <= found.high
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_from_two_known_classes_little_is_known_and_the_interval_says_so(seed: int) -> None:
+    found = estimate_k(*mixture(8, 2, seed=seed), seed=seed)
+    assert found.low <= 8 <= found.high
+    assert found.high >= 2 * found.low
+
+
+@pytest.mark.parametrize("way", ["ward", "brent"])
+def test_each_way_scores_what_it_looked_at(way: str) -> None:
+    features, label = mixture(10, 5)
+    found = estimate_k(features, label, way=way, most=30)
+    curve = dict(found.curves[way])
+    assert found.answers == {way: found.k}
+    assert curve[found.k] == max(curve.values())
+    assert all(5 <= k <= 30 and 0 <= score <= 1 for k, score in curve.items())
+    if way == "ward":
+        assert sorted(curve) == list(range(5, 31)), "all cuts of one tree"
+        assert curve[10] > 0.95
+    else:
+        assert len(curve) < 20, "a search looks at few"
+
+
+def test_the_same_seed_gives_the_same_and_json_can_hold_it() -> None:
+    features, label = mixture(10, 5, noise=2.0)
+    first, second = (estimate_k(features, label, seed=4).to_json() for _ in range(2))
+    first.pop("seconds"), second.pop("seconds")
+    assert first == second
+    assert json.loads(json.dumps(first))["level"] == 0.9
+
+
+def test_the_order_of_images_does_not_matter_much() -> None:
+    features, label = mixture(12, 6)
+    order = torch.randperm(len(label), generator=torch.Generator().manual_seed(1))
+    assert abs(estimate_k(features, label).k - estimate_k(features[order], label[order]).k) <= 1
+
+
+def test_no_new_class_at_all() -> None:
+    assert 10 <= estimate_k(*mixture(10, 10)).k <= 12
+
+
+def test_one_known_class_says_how_little_is_known() -> None:
+    found = estimate_k(*mixture(6, 1))
+    assert (found.low, found.high) == (1, max(k for k, _ in found.curves["consensus"]))
+    assert 1 <= found.k <= found.high
+
+
+def test_progress_is_told_to_the_end() -> None:
+    told: list[tuple[int, int]] = []
+    estimate_k(*mixture(8, 4), on_progress=lambda done, total: told.append((done, total)))
+    assert told == sorted(told)
+    assert told[-1][0] == told[-1][1]
+
+
+def test_copies_of_images_change_little() -> None:
+    features, label = mixture(10, 5)
+    single = estimate_k(features, label)
+    double = estimate_k(torch.cat([features, features]), torch.cat([label, label]))
+    assert abs(double.k - single.k) <= 3
+
+
+def spoilt(value: float) -> tuple[Tensor, Tensor]:
+    features, label = mixture(4, 2)
+    features[3, 2] = value
+    return features, label
+
+
+@pytest.mark.parametrize(
+    ("features", "label", "options", "error", "said"),
+    [
+        (*mixture(4, 2), {"most": 1}, UsageError, "2 classes are labelled already"),
+        (*mixture(4, 2), {"most": 97}, UsageError, "only 96 images"),
+        (*mixture(4, 2), {"way": "guess"}, UsageError, "no way 'guess'"),
+        (mixture(4, 2)[0], torch.full((96,), -1), {}, DataError, "no image is labelled"),
+        (*spoilt(float("nan")), {}, DataError, "not finite, first in row 3"),
+        (*spoilt(float("inf")), {}, DataError, "not finite, first in row 3"),
+        (torch.ones(96, 4), mixture(4, 2)[1], {}, DataError, "the same features"),
+        (mixture(4, 2)[0], mixture(4, 2)[1] * 2, {}, ValueError, "no image has label 1"),
+        (mixture(4, 2)[0], mixture(4, 2)[1][:5], {}, ValueError, "must be"),
+    ],
+)
+def test_what_cannot_be_estimated(features: Tensor, label: Tensor, options: dict, error: type, said: str) -> None:
+    label = torch.where(label < 0, -1, label)
+    with pytest.raises(error, match=said):
+        estimate_k(features, label, **options)
