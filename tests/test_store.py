@@ -75,7 +75,7 @@ def whole(tmp_path: Path) -> dict[str, bytes]:
 
 
 def in_a_process(work: Callable[[], object]) -> int | None:
-    process = FORK.Process(target=work)
+    process = FORK.Process(target=work, daemon=True)  # ends with the tests, should it hang
     process.start()
     process.join(60)
     return process.exitcode
@@ -173,6 +173,27 @@ def test_killed_at_every_instant(
                 assert again.checks == (1 if done or len(safe) else 0)
                 resumed.update(again.starts)
     assert len(resumed) >= 4 and all(start % BATCH == 0 or start == COUNT for start in resumed)
+
+
+def test_what_is_called_safe_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Should the power fail, the list of ends must not be ahead of the records."""
+    fsync, replace, synced, listed = os.fsync, os.replace, {}, []
+
+    def watched_fsync(descriptor: int) -> None:
+        fsync(descriptor)
+        synced[os.fstat(descriptor).st_ino] = os.fstat(descriptor).st_size
+
+    def watched_replace(source: Path, target: Path) -> None:
+        assert source.is_dir() or synced[source.stat().st_ino] == source.stat().st_size
+        if target.name == "ends":
+            listed.append(int(np.fromfile(source, "<i8")[-1]))
+            assert listed[-1] <= synced[target.with_name("records").stat().st_ino]
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", watched_fsync)
+    monkeypatch.setattr(os, "replace", watched_replace)
+    kept = open_store(tmp_path, Work().recipe)
+    assert len(listed) > 3 and listed[-1] == kept.ends[-1] == kept.records.stat().st_size
 
 
 def test_killed_again_and_again_while_computing(tmp_path: Path, whole: dict[str, bytes]) -> None:
@@ -357,11 +378,11 @@ class Pair:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch):
         self.folder, self.orders, self.news = folder, FORK.Pipe(), FORK.Pipe()
-        self.first = FORK.Process(target=self.compute)
+        self.first = FORK.Process(target=self.compute, daemon=True)
         self.first.start()
         assert self.hear() == "computing"
         monkeypatch.setattr(store, "say", lambda text: self.news[1].send(text))
-        self.second = FORK.Process(target=self.want)
+        self.second = FORK.Process(target=self.want, daemon=True)
         self.second.start()
         assert self.hear() == "view bank: another run is computing it; waiting for that"
 
@@ -412,9 +433,7 @@ def test_the_second_of_two_takes_over_when_the_first_dies(
 
 def test_another_store_need_not_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pair = Pair(tmp_path, monkeypatch)
-    other = Work({"of": "another"})
-    open_store(tmp_path, other.recipe)
-    assert other.starts == [0]
+    assert in_a_process(lambda: open_store(tmp_path, Work({"of": "another"}).recipe)) == 0
     pair.orders[1].send("go on")
     assert pair.hear() == [] and pair.end() == (0, 0)
 
