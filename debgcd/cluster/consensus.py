@@ -29,8 +29,8 @@ from torch import Tensor
 from debgcd.cluster.ward import Tree, ward
 
 LOOKED_AT = 10_000  # images; the number of known classes limits the precision, not that of images
-PAIRS_OF_HALVES = 8  # of the known classes; all halves where these are few
-SUBSETS, DRAWS = 5, 2  # sizes of subsets of all images, and random subsets of each size
+PAIRS_OF_HALVES = 16  # of the known classes; all halves where these are few
+SUBSETS, DRAWS = 5, 6  # sizes of subsets of all images, and random subsets of each size
 UNSURE_OF_EXPONENT = 0.1  # it is measured among M classes and used among K
 LEVEL = 0.9
 
