@@ -5,10 +5,10 @@ alone have M classes, so W(M) of their tree is the tightness of a right cut; in 
 has K' clusters. What makes this a fair comparison:
 
 - Classes crowd: with more of them in one space a right cut is tighter, so K' falls short. Half of the known classes are hidden,
-  v stay, and the same count over all labelled images should give M: log(K'/v) = g log(M/v) defines the exponent g.
+  v stay, and the same count over all labelled images should give M: the median of log(K'/v) / log(M/v) is the exponent g.
 - Sparse classes look tighter than they are. So K is held against a random subset of n K / M images, in which a class has as
   many images as a labelled one has.
-- Known classes may be tighter or wider than the others. How far the halves stray from their common g gives the noise c of one
+- Known classes may be tighter or wider than the others. How far the halves stray from g gives the noise c of one
   class; M of K classes leave a variance of c² (1/M - 1/K).
 
 Each K between M and `most` then has a likelihood; before it, every ratio K/M is alike.
@@ -44,6 +44,13 @@ class Belief:
     k: NDArray[np.int64]
     probability: Floats
     likelihood: Floats
+    checked: bool  # whether classes could be hidden; if not, the likelihood has a peak but no width
+
+    def answer(self) -> tuple[int, int, int]:
+        """K and its interval: all candidates where nothing could be checked."""
+        if not self.checked:
+            return int(self.k[self.likelihood.argmax()]), int(self.k[0]), int(self.k[-1])
+        return self.quantile(0.5), self.quantile((1 - LEVEL) / 2), self.quantile((1 + LEVEL) / 2)
 
     def quantile(self, share: float) -> int:
         return int(self.k[min(int(np.searchsorted(np.cumsum(self.probability), share)), len(self.k) - 1)])
@@ -65,7 +72,7 @@ def steps(known: int) -> int:
 def believe(points: Tensor, label: Tensor, most: int, seed: int, tick: Callable[[], None]) -> Belief:
     """The probability of each K in M..most from points (N, d) and label (N,), -1 or 0..M-1.
 
-    With one known class nothing can be hidden: the exponent is taken as 1 and every K is as probable as before.
+    With one known class nothing can be hidden: the exponent is taken as 1. Some class needs two labelled images.
     """
     random = np.random.default_rng(seed)
     points, label = _thinned(points, label, random)
@@ -74,7 +81,7 @@ def believe(points: Tensor, label: Tensor, most: int, seed: int, tick: Callable[
     tree = ward(labelled)
     tick()
     crowding = _crowding(labelled, own.numpy(), known, tree, random, tick)
-    tight = _tightness(tree)[min(known, tree.leaves) - 1]
+    tight = _tightness(tree, known)
     size, found = _subsets(points, len(labelled), tight, random, tick)
     return _weigh(np.log(size / len(labelled)), np.log(found / known), known, most, crowding)
 
@@ -86,14 +93,14 @@ def _weigh(growth: Floats, found: Floats, known: int, most: int, crowding: Crowd
     prior = np.diff(np.log(np.append(candidates, candidates[-1] + 1)))
     if np.isnan(crowding.noise):
         likelihood = np.exp(-np.abs(np.interp(log_ratio, growth, found.mean(1)) - log_ratio))
-        return Belief(candidates, prior / prior.sum(), likelihood / likelihood.max())
+        return Belief(candidates, prior / prior.sum(), likelihood / likelihood.max(), False)
     seen, expected = np.interp(log_ratio, growth, found.mean(1)), crowding.exponent * log_ratio
     by_draw = found.var(1, ddof=1).mean() / found.shape[1]
     variance = crowding.noise * (1 / known - 1 / candidates) + np.square(UNSURE_OF_EXPONENT * expected) + by_draw
     deviation = np.sqrt(np.maximum(variance, 1e-6))
     log_likelihood = student.logpdf((seen - expected) / deviation, known - 1) - np.log(deviation)
     likelihood = np.exp(log_likelihood - log_likelihood.max())
-    return Belief(candidates, likelihood * prior / (likelihood * prior).sum(), likelihood)
+    return Belief(candidates, likelihood * prior / (likelihood * prior).sum(), likelihood, True)
 
 
 def _thinned(points: Tensor, label: Tensor, random: np.random.Generator) -> tuple[Tensor, Tensor]:
@@ -119,16 +126,18 @@ def _crowding(
     """Hide half of the known classes and count with the rest: how many does it find of the M that are there?"""
     ratio, found = [], []
     for half in _halves(known, random):
-        part = ward(points[torch.from_numpy(np.isin(label, half))])
-        tight = _tightness(part)[min(len(half), part.leaves) - 1]
-        ratio.append(known / len(half))
-        found.append(np.log(_as_tight(tree, tight) / len(half)))
+        mine = torch.from_numpy(np.isin(label, half))
+        if int(mine.sum()) > len(half):  # else no class has a second image to tell how wide it is
+            tight = _tightness(ward(points[mine]), len(half))
+            ratio.append(known / len(half))
+            found.append(np.log(_as_tight(tree, tight) / len(half)))
         tick()
     if not ratio:
         return Crowding(1.0, float("nan"))
     log_ratio, seen = np.log(ratio), np.array(found)
     variance = (np.array(ratio) - 1) / known  # 1/v - 1/M
-    exponent = float((seen * log_ratio / variance).sum() / (np.square(log_ratio) / variance).sum())
+    # the median: where classes are far apart, a half a little too tight is answered with far too many clusters
+    exponent = float(np.median(seen / log_ratio))
     noise = float((np.square(seen - exponent * log_ratio) / variance).mean())
     return Crowding(min(max(exponent, 0.25), 2.0), noise)  # beyond, a little noise would be multiplied many times
 
@@ -160,18 +169,20 @@ def _subsets(
     return sizes.astype(np.float64), found
 
 
-def _tightness(tree: Tree) -> Floats:
-    """Scatter for each degree of freedom with 1, ..., n-1 clusters of n leaves; one cluster where there is one leaf."""
-    points, scatter = len(tree.leaf), tree.scatter()
-    k = np.arange(1, min(tree.leaves, points - 1) + 1) if points > 1 else np.array([1])
-    return scatter[: len(k)] / np.maximum(points - k, 1)
+def _tightness(tree: Tree, k: int) -> float:
+    """Scatter for each degree of freedom with k clusters, fewer than the points; none is left with a leaf each."""
+    return float(tree.scatter()[min(k, tree.leaves) - 1] / (len(tree.leaf) - k))
 
 
 def _as_tight(tree: Tree, tight: float) -> float:
     """The number of clusters, between whole numbers, at which a tree becomes as tight."""
-    curve = np.minimum.accumulate(_tightness(tree))
-    at = int(np.argmax(curve <= tight)) if curve[-1] <= tight else len(curve) - 1
-    if at == 0 or curve[at] > tight:
-        return float(at + 1)
+    clusters = np.arange(1, min(tree.leaves, len(tree.leaf) - 1) + 1)
+    curve = np.minimum.accumulate(tree.scatter()[: len(clusters)] / (len(tree.leaf) - clusters))
+    enough = np.flatnonzero(curve <= tight)
+    if not len(enough):
+        return float(tree.leaves)
+    at = int(enough[0])
+    if at == 0:
+        return 1.0
     share = (curve[at - 1] - tight) / (curve[at - 1] - curve[at])
-    return float(np.exp(np.log(at) + share * np.log((at + 1) / at)))
+    return float(at * ((at + 1) / at) ** share)

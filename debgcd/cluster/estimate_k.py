@@ -88,7 +88,7 @@ def estimate_k(
     The intervals of `ward` and `brent` come from bootstraps of the known classes: they hold the noise of the peak, not its
     bias, which is towards M because a cluster mixed with new classes costs no labelled image.
 
-    `most` bounds K from above; default: the larger of 4 M and √N, but at most N / 2 and at least M. With M = 1 nothing can
+    `most` bounds K from above; default: the larger of 8 M and √N, but at most N / 2 and at least M. With M = 1 nothing can
     be hidden: `consensus` answers with clusters as tight as the one class and the interval M..most, the others with 1.
     """
     begun = time.monotonic()
@@ -107,10 +107,7 @@ def estimate_k(
         low, high = scored.interval(seed)
         return Estimate(peak, low, high, way, {way: curve}, {way: peak}, time.monotonic() - begun)
     belief = believe(points, label, most, stream_seed(seed, "estimate-k/consensus"), tick)
-    if known == 1:
-        k, low, high = int(belief.k[belief.likelihood.argmax()]), known, most
-    else:
-        k, low, high = (belief.quantile(share) for share in (0.5, (1 - LEVEL) / 2, (1 + LEVEL) / 2))
+    k, low, high = belief.answer()
     curves = {"consensus": _curve(belief.k, belief.likelihood), "ward": curve}
     return Estimate(k, low, high, way, curves, {"consensus": k, "ward": peak}, time.monotonic() - begun)
 
@@ -136,11 +133,16 @@ def _checked(features: Tensor, label: Tensor, way: str, most: int | None) -> tup
     if bool((features == features[0]).all()):
         raise DataError("all images have the same features, so no categories can be told apart; check the images")
     known = int(label.max()) + 1
+    if way == "consensus" and int((label >= 0).sum()) == known:
+        raise DataError(
+            "each class has one labelled image, so nothing tells how wide a category is; label a second image of some, "
+            "or give --k a number"
+        )
     empty = (torch.bincount(label[label >= 0], minlength=known) == 0).nonzero()[:, 0]
     if len(empty):
         raise ValueError(f"labels must be 0..M-1 without a gap; no image has label {int(empty[0])}")
     if most is None:
-        return known, max(known, min(count // 2, max(4 * known, round(count**0.5))))
+        return known, max(known, min(count // 2, max(8 * known, round(count**0.5))))
     if most < known:
         raise UsageError(
             f"at most {most} categories were allowed, but {known} classes are labelled already; allow more"

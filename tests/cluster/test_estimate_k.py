@@ -116,3 +116,11 @@ def test_what_cannot_be_estimated(features: Tensor, label: Tensor, options: dict
     label = torch.where(label < 0, -1, label)
     with pytest.raises(error, match=said):
         estimate_k(features, label, **options)
+
+
+def test_one_labelled_image_a_class_is_refused_in_words() -> None:
+    features, label = mixture(6, 3)
+    for one in range(3):
+        label[(label == one).nonzero()[1:, 0]] = -1
+    with pytest.raises(DataError, match="label"):
+        estimate_k(features, label)

@@ -1,0 +1,146 @@
+"""Estimates of K on image sets whose number of classes is known, and the time of an estimate against scikit-learn's.
+
+.venv/bin/python benchmarks/estimate_k.py digits NAME=MANIFEST.csv ... [-o docs/estimate_k.json]
+.venv/bin/python benchmarks/estimate_k.py --speed [-o docs/estimate_k.json]
+
+A manifest has the columns path, label (empty: unlabelled) and truth, as `debgcd check --manifest` writes it; `digits` is the demo's
+set. Features: centre crops through the frozen Lite0 backbone with the views of the `small` preset; truth is read only to print it.
+--speed: one estimate and one bounded search with scikit-learn's KMeans (n_init 10, each whole K once), the same data and bounds.
+Sets and speed not measured again stay in the file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from clustering import sphere_mixture
+from scipy.optimize import minimize_scalar
+from sklearn.cluster import KMeans
+from torch import Tensor
+
+from debgcd import config as configuration
+from debgcd.bench.facts import facts
+from debgcd.cluster.estimate_k import Estimate, estimate_k
+from debgcd.data.manifest import Manifest, read_manifest
+from debgcd.demo import digits
+from debgcd.evaluate.accuracy import clustering_accuracy
+from debgcd.progress import progress, say
+from debgcd.train.run import training_labels, training_rows
+from debgcd.train.setup import frozen_features, open_tokens
+from debgcd.train.start import cache_folder, decide, once
+from debgcd.train.watch import truth_ids
+
+ROOT = Path(__file__).resolve().parent.parent
+POINTS, WIDTH, CLASSES, KNOWN = 6_000, 768, 200, 100
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sets", nargs="*", metavar="NAME=MANIFEST.csv", help="or `digits`")
+    parser.add_argument("--speed", action="store_true", help="measure the time instead; some minutes")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--work", type=Path, default=ROOT / "runs" / "estimate-k", help="where the digits go")
+    parser.add_argument("-o", "--out", type=Path, help="JSON to write or to add to")
+    options = parser.parse_args()
+    if options.speed == bool(options.sets):
+        parser.error("name some sets, or ask for --speed")
+    entries: dict[str, Any] = {"speed": against_scikit_learn(options.seed)} if options.speed else {}
+    for given in options.sets:
+        name, _, path = given.partition("=")
+        manifest = read_manifest(Path(path)) if path else digits(options.work)
+        entries[name] = measured(name, manifest, options.seed)
+    if options.out:
+        before = json.loads(options.out.read_text("utf-8")) if options.out.exists() else {}
+        options.out.write_text(json.dumps(before | entries, indent=2) + "\n", "utf-8")
+    print(json.dumps(entries["speed"], indent=2) if options.speed else table(entries))
+
+
+def measured(name: str, manifest: Manifest, seed: int) -> dict[str, Any]:
+    """All three ways on one set; `consensus` contains `ward`."""
+    say(f"\n{name}:")
+    label, features = training_labels(manifest), lite_features(manifest)
+    found: dict[str, Estimate] = {}
+    for way in ("consensus", "brent"):
+        with progress(way) as report:
+            found[way] = estimate_k(features, torch.from_numpy(label), way=way, seed=seed, on_progress=report)
+    both, search = found["consensus"], found["brent"]
+    return {
+        **facts(),
+        "seed": seed,
+        "images": len(label),
+        "labelled": int((label >= 0).sum()),
+        "known": len(manifest.classes),
+        "truth": len(np.unique(truth_ids(manifest, training_rows(manifest)))),
+        "estimate": both.k,
+        "interval": [both.low, both.high],
+        "ward": both.answers["ward"],
+        "brent": search.k,
+        "seconds": round(both.seconds, 1),
+        "brent_seconds": round(search.seconds, 1),
+    }
+
+
+def lite_features(manifest: Manifest) -> Tensor:
+    small = configuration.override(configuration.preset("small"), {"backbone": {"name": "lite0"}}, "benchmark")
+    config, backbone = decide(once(replace(small, method="sskmeans", views=replace(small.views, bank="off"))), manifest)
+    tokens = open_tokens(config, manifest, backbone, cache_folder(None))
+    return frozen_features(backbone, tokens, len(training_rows(manifest))).cpu()
+
+
+def table(entries: dict[str, Any]) -> str:
+    lines = ["| set | truth | estimate | 90 % interval | ward | brent | seconds |", "|---|---|---|---|---|---|---|"]
+    for name, entry in entries.items():
+        low, high = entry["interval"]
+        numbers = [entry[key] for key in ("truth", "estimate")] + [f"{low}–{high}"]
+        numbers += [entry[key] for key in ("ward", "brent", "seconds")]
+        lines.append(f"| {name} | " + " | ".join(map(str, numbers)) + " |")
+    return "\n".join(lines)
+
+
+def against_scikit_learn(seed: int) -> dict[str, Any]:
+    """Wall and processor time of `estimate_k` and of the search, one after the other in one process."""
+    points, truth = sphere_mixture(POINTS, WIDTH, CLASSES)
+    label = torch.where((truth < KNOWN) & (torch.arange(POINTS) // CLASSES % 2 == 0), truth, -1)
+    with progress("estimate_k") as report:
+        begun, cpu = time.monotonic(), time.process_time()
+        found = estimate_k(points, label, seed=seed, on_progress=report)
+        ours = {"seconds": time.monotonic() - begun, "cpu": time.process_time() - cpu, "k": found.k}
+    most = max(k for k, _ in found.curves["consensus"])
+    begun, cpu = time.monotonic(), time.process_time()
+    k, fits = search(points.numpy(), label.numpy(), most, seed)
+    theirs = {"seconds": time.monotonic() - begun, "cpu": time.process_time() - cpu, "k": k, "fits": fits}
+    return {
+        **facts(),
+        "task": f"{POINTS} x {WIDTH}, {CLASSES} classes, {KNOWN} known, K between {KNOWN} and {most}",
+        "estimate_k": {key: round(value, 1) for key, value in ours.items()},
+        "brent_with_scikit_learn": {key: round(value, 1) for key, value in theirs.items()},
+        "ratio": round(theirs["seconds"] / ours["seconds"], 1),
+        "cpu_ratio": round(theirs["cpu"] / ours["cpu"], 1),
+    }
+
+
+def search(points: np.ndarray, label: np.ndarray, most: int, seed: int) -> tuple[int, int]:
+    """(K, fits) of the bounded search for the highest accuracy of plain k-means on the labelled points."""
+    tried: dict[int, float] = {}
+
+    def loss(x: float) -> float:
+        k = round(x)
+        if k not in tried:
+            found = KMeans(k, n_init=10, random_state=seed).fit(points).labels_
+            tried[k] = -clustering_accuracy(label[label >= 0], found[label >= 0], KNOWN).all
+            say(f"k-means with K = {k}: accuracy {-tried[k]:.3f}")
+        return tried[k]
+
+    minimize_scalar(loss, bounds=(KNOWN, most), method="bounded", options={"xatol": 0.5})
+    return min(tried, key=lambda k: tried[k]), len(tried)
+
+
+if __name__ == "__main__":
+    main()
