@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from debgcd import __version__
-from debgcd.commands import bench, check, demo, estimate_k, evaluate, fetch, predict, train
+from debgcd.commands import bench, check, demo, estimate_k, evaluate, fetch, predict, reproduce, train
 from debgcd.errors import DebgcdError, UsageError
 
 EXAMPLES = """\
@@ -26,6 +26,7 @@ examples:
   debgcd train --benchmark cub --root data/       a published set with its published split (debgcd fetch gets it)
   debgcd evaluate runs/photos                     accuracy, where the truth is known
   debgcd predict runs/photos more/ -o out.csv     put new images into the categories
+  debgcd reproduce ssb --root data/               a table of the paper, its numbers beside ours
 
 photos/ holds labelled/<class>/... and unlabelled/..., or class folders beside a folder named unlabelled; a CSV or
 Parquet file with the columns path and label (empty: unlabelled) does as well.
@@ -73,7 +74,7 @@ def _complain(text: str, code: int) -> int:
 
 
 def _how_to_go_on(options: argparse.Namespace) -> str:
-    if options.command in (demo.demo, fetch.fetch):
+    if options.command in (demo.demo, fetch.fetch, reproduce.reproduce):
         return "; to go on, type the same again"
     where = {train.train: "out", train.resume: "run"}.get(options.command)
     folder: Path | None = getattr(options, where) if where else None
@@ -98,7 +99,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"debgcd {__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for command in (demo, check, fetch, estimate_k, train, evaluate, predict, bench):
+    for command in (demo, check, fetch, estimate_k, train, evaluate, predict, reproduce, bench):
         command.add(subparsers)
     return parser
 

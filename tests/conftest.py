@@ -5,12 +5,15 @@ from __future__ import annotations
 import csv
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from miniatures import Made
 from PIL import Image
+
+from debgcd.data.benchmarks import Facts, facts_of
 
 COLOURS = {"cat": (210, 60, 50), "dog": (60, 190, 70), "owl": (60, 80, 210)}  # owl: no label names it
 
@@ -173,3 +176,15 @@ def train(command: Command) -> Command:
 def arguments() -> Callable[..., list[str]]:
     """The arguments that `train` gives to the command line, for tests that start it in another process."""
     return train_arguments
+
+
+@pytest.fixture
+def published(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Made], Facts]:
+    """published("cub", made): from here on the miniature's numbers of images are those that were published."""
+
+    def set_to(name: str, made: Made) -> Facts:
+        facts = replace(facts_of(name), train=len(made.train), test=len(made.test))
+        monkeypatch.setattr("debgcd.data.benchmarks.facts_of", lambda _: facts)
+        return facts
+
+    return set_to

@@ -29,6 +29,7 @@ ROOMS = [
     {"figures"},
     {"demo"},
     {"bench"},
+    {"reproduce"},
     {"commands", "cli"},
 ]
 LONGEST = 300

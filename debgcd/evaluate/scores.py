@@ -9,7 +9,7 @@ from typing import Any
 from numpy.typing import ArrayLike
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
-from debgcd.evaluate.accuracy import Accuracy, as_ids, balanced_accuracy, clustering_accuracy
+from debgcd.evaluate.accuracy import Accuracy, as_ids, balanced_accuracy, clustering_accuracy, mean_or_nan
 from debgcd.evaluate.errors import ErrorKinds, error_kinds
 
 
@@ -20,6 +20,7 @@ class Scores:
     images: int
     accuracy: Accuracy
     balanced: float
+    named: float  # of Old images, the share in the known class of their own number: no matching, so no truth of New ones
     nmi: float
     ari: float
     errors: ErrorKinds
@@ -37,6 +38,7 @@ def score(truth: ArrayLike, predicted: ArrayLike, known: int) -> Scores:
         images=images,
         accuracy=clustering_accuracy(truth, predicted, known),
         balanced=balanced_accuracy(truth, predicted),
+        named=mean_or_nan((predicted == truth)[truth < known]),
         nmi=float(normalized_mutual_info_score(truth, predicted)) if images else math.nan,
         ari=float(adjusted_rand_score(truth, predicted)) if images else math.nan,
         errors=error_kinds(truth, predicted, known),

@@ -9,6 +9,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from debgcd.data.paper import data_sets
 from debgcd.errors import UsageError
 
 NAMES = ("cifar10", "cifar100", "imagenet100", "imagenet1k", "cub", "cars", "aircraft", "pets", "herbarium19")
@@ -27,6 +28,7 @@ class Archive:
 class PaperRow:
     """A row of the paper's Table 1, numbers of images as printed there ("1.5K")."""
 
+    fine_grained: bool
     labelled: str
     labelled_classes: int
     unlabelled: str
@@ -76,7 +78,7 @@ def facts_of(name: str) -> Facts:
     """All that is known about a set of this name (see `resolve`)."""
     name = resolve(name)
     data = _read(f"{name}.json")
-    row = _read("paper_table.json").get(name)
+    row = data_sets().get(name)
     return Facts(
         name=name,
         title=data["title"],

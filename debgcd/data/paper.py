@@ -1,0 +1,57 @@
+"""Every number of the paper's eighteen tables; the data is `data/paper.json`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number as printed, in per cent or in classes; its deviation where the table has one."""
+
+    mean: float
+    deviation: float | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of results: what is measured, and the row's numbers for each set ("average" is one of them)."""
+
+    number: int
+    title: str
+    measures: tuple[str, ...]
+    rows: dict[str, dict[str, dict[str, Number]]]  # row -> set -> measure; what is not printed is not there
+
+
+def data_sets() -> dict[str, dict[str, Any]]:
+    """Table 1: a row a data set, numbers of images as printed ("1.5K")."""
+    found: dict[str, dict[str, Any]] = _read()["1"]["rows"]
+    return found
+
+
+@cache
+def table(number: int) -> Table:
+    """Tables 2 to 18."""
+    data = _read()[str(number)]
+    rows = {
+        row: {
+            name: {measure: _number(value) for measure, value in zip(data["measures"], values, strict=False)}
+            for name, values in sets.items()
+        }
+        for row, sets in data["rows"].items()
+    }
+    return Table(number, data["title"], tuple(data["measures"]), rows)
+
+
+def _number(value: float | list[float]) -> Number:
+    return Number(*value) if isinstance(value, list) else Number(value)
+
+
+@cache
+def _read() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((resources.files("debgcd.data") / "paper.json").read_text("utf-8"))
+    return found

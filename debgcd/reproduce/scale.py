@@ -1,0 +1,50 @@
+"""How large an experiment is: the whole sets as published, or parts of them for a machine without a GPU."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from debgcd.data.manifest import Manifest
+
+
+@dataclass(frozen=True)
+class Small:
+    """The part of a set that `--scale small` takes."""
+
+    sets: tuple[str, ...] = ("cifar10", "pets", "cub")  # those that can be had without a form
+    classes: int = 50
+    images: int = 1500  # of the training split
+
+
+def part(manifest: Manifest, classes: int, images: int) -> Manifest:
+    """At most so many classes, known and new ones in turn, and about so many training images, alike from each class.
+
+    Of each class's labelled, unlabelled and test images every n-th stays, so that their proportions do. A function of the
+    manifest alone: no seed.
+    """
+    known = list(manifest.classes)
+    new = sorted({truth for truth in manifest.truths if truth is not None} - set(known))
+    chosen = set(_in_turn(known, new)[:classes])
+    groups: dict[tuple[str, bool, str], list[int]] = defaultdict(list)
+    for row, (truth, label, split) in enumerate(zip(manifest.truths, manifest.labels, manifest.splits, strict=True)):
+        name = truth if truth is not None else label
+        if name is not None and name in chosen:
+            groups[name, label is not None, split].append(row)
+    training = sum(len(rows) for (_, _, split), rows in groups.items() if split == "train")
+    share = min(1.0, images / training) if training else 1.0
+    kept = [row for rows in groups.values() for row in _spread(rows, share)]
+    return manifest.select(sorted(kept))
+
+
+def _in_turn(known: list[str], new: list[str]) -> list[str]:
+    """The first known, the first new, the second known, ...; then what is left of the longer list."""
+    pairs = [name for pair in zip(known, new, strict=False) for name in pair]
+    shorter = min(len(known), len(new))
+    return pairs + known[shorter:] + new[shorter:]
+
+
+def _spread(rows: list[int], share: float) -> list[int]:
+    """Evenly spaced rows, at least one."""
+    count = max(1, round(share * len(rows)))
+    return [rows[i * len(rows) // count] for i in range(count)]

@@ -1,0 +1,87 @@
+"""`debgcd reproduce` as a user types it, on a set in miniature."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import miniatures
+import pytest
+from conftest import FAST
+from miniatures import Made
+
+from debgcd.data.benchmarks import Facts
+
+Command = Callable[..., Any]
+QUICK = [word for key, value in (FAST | {"schedule.steps": 2}).items() for word in ("--set", f"{key}={value}")]
+QUICK += ["--set", "run.workers=0"]
+
+
+@pytest.fixture
+def sets(tmp_path: Path, published: Callable[[str, Made], Facts]) -> Path:
+    """A root with Oxford-IIIT Pet in miniature."""
+    published("pets", miniatures.pets(tmp_path / "sets"))
+    return tmp_path / "sets"
+
+
+def test_the_list_names_every_table(command: Command) -> None:
+    said = command("reproduce")
+    assert said.code == 0
+    for number in set(range(2, 19)) - {10}:
+        assert f"Table {number}: " in said.out
+
+
+def test_a_table_from_the_first_run_to_the_page_and_again(command: Command, sets: Path, tmp_path: Path) -> None:
+    words = ["reproduce", "auroc", "--scale", "small", "--sets", "pets", "--root", tmp_path, "--root", sets]
+    words += ["--seeds", 1, "-o", tmp_path / "out", *QUICK]
+    plan = command(*words, "--plan")
+    assert plan.code == 0 and plan.out.count(" no  ") == 2
+    said = command(*words)
+    assert said.code == 0, said.err
+    assert "2 runs: 0 done, 2 to do" in said.err and "| L_sdl + L_gcd + L_adl |" in said.out
+    written = json.loads((tmp_path / "out" / "auroc.json").read_text())
+    assert {run["row"] for run in written["runs"]} == {"L_sdl", "L_sdl + L_gcd + L_adl"}
+    assert all(0 <= run["unlabelled"]["auroc"] <= 100 and run["k"] == 37 for run in written["runs"])
+    assert (tmp_path / "out" / "auroc.md").read_text() in said.out
+    again = command(*words)
+    assert again.code == 0 and "2 runs: 2 done, 0 to do" in again.err and again.out == said.out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["ablatoin", "--root", "."], "did you mean 'ablation'"),
+        (["ssb"], "--root DIR"),
+        (["ssb", "--root", ".", "--seeds", "0"], "at least 1"),
+        (["ssb", "--root", ".", "--sets", "birds"], "no benchmark 'birds'"),
+        (["ssb", "--root", ".", "--scale", "small", "--preset", "paper"], "leave --preset out"),
+        (["ssb", "--root", ".", "--set", "detector.wieght=1"], "did you mean 'weight'"),
+    ],
+)
+def test_wrong_calls(command: Command, words: list[str], told: str, sets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(sets.parent)
+    said = command("reproduce", *words)
+    assert said.code in (2, 3) and told in said.err and "Traceback" not in said.err
+
+
+def test_no_set_at_all(command: Command, tmp_path: Path) -> None:
+    said = command("reproduce", "ssb", "--root", tmp_path, "-o", tmp_path / "out")
+    assert said.code == 3
+    for title in ("CUB", "Stanford Cars", "FGVC-Aircraft"):
+        assert title in said.err
+
+
+def test_a_set_that_is_missing_is_said_and_the_others_are_run(command: Command, sets: Path, tmp_path: Path) -> None:
+    said = command(
+        *("reproduce", "pets-herbarium", "--root", sets, "--seeds", 1, "-o", tmp_path / "out", "--plan"),
+        *("--set", "backbone.name=lite0"),
+    )
+    assert said.code == 0 and "not there: Herbarium" in said.out and said.out.count("pets") >= 4
+
+
+def test_a_run_that_fails_is_named_and_the_exit_code_says_so(command: Command, sets: Path, tmp_path: Path) -> None:
+    words = ["reproduce", "auroc", "--scale", "small", "--sets", "pets", "--root", sets, "--seeds", 1]
+    said = command(*words, "-o", tmp_path / "out", *QUICK, "--set", "backbone.name=nowhere/at-all")
+    assert said.code == 3 and "Not run:" in said.out and "type the same again" in said.err
