@@ -32,7 +32,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, default=ROOT / "runs" / "auto-k", help="where the runs go")
     work = parser.parse_args().work
-    base, manifest = configuration.preset("small"), digits(work)
+    base, manifest = configuration.compose("small"), digits(work)
     results = []
     for (setting, values), seed in itertools.product(SETTINGS.items(), SEEDS):
         folder = work / setting.split(",")[0].replace("--", "").replace(" ", "-") / f"seed-{seed}"

@@ -37,7 +37,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=ROOT / "runs" / "bank-accuracy", help="where the runs go")
     options = parser.parse_args()
     pairs = [text.split("=", 1) for text in options.sets]
-    base = configuration.override(configuration.preset("small"), {"schedule": {"steps": STEPS}}, "bank_accuracy.py")
+    base = configuration.override(configuration.compose("small"), {"schedule": {"steps": STEPS}}, "bank_accuracy.py")
     sets = {name: classes_in_turn(read_manifest(Path(path)), IMAGES) for name, path in pairs}
     results = []
     for (setting, values), (name, manifest), seed in itertools.product(SETTINGS.items(), sets.items(), SEEDS):

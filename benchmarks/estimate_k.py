@@ -88,7 +88,7 @@ def measured(name: str, manifest: Manifest, seed: int) -> dict[str, Any]:
 
 
 def lite_features(manifest: Manifest) -> Tensor:
-    small = configuration.override(configuration.preset("small"), {"backbone": {"name": "lite0"}}, "benchmark")
+    small = configuration.override(configuration.compose("small"), {"backbone": {"name": "lite0"}}, "benchmark")
     config, backbone = decide(once(replace(small, method="sskmeans", views=replace(small.views, bank="off"))), manifest)
     tokens = open_tokens(config, manifest, backbone, cache_folder(None))
     return frozen_features(backbone, tokens, len(training_rows(manifest))).cpu()

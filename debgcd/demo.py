@@ -32,7 +32,7 @@ def demo(folder: Path, seed: int, cache: str | None = None) -> list[dict[str, An
     seconds, which leave out the view bank that all three share.
     """
     manifest = digits(folder)
-    config = configuration.override(configuration.preset("small"), {"k": CLASSES, "seed": seed}, "demo")
+    config = configuration.override(configuration.compose("small"), {"k": CLASSES, "seed": seed}, "demo")
     config = configuration.override(config, {"backbone": {"tuned_blocks": 2}, "run": {"cache": cache}}, "demo")
     _fill_bank(manifest, config)
     finished = {entry["method"]: entry for entry in _summary(folder)}

@@ -118,7 +118,7 @@ def test_open_points_are_those_of_the_presets() -> None:
     assert len(rows) > 15
     for point, key, *values in rows:
         for name, written in zip(("paper", "released", "small"), values, strict=True):
-            value = value_of(configuration.preset(name), key.strip("`"))
+            value = value_of(configuration.compose(name), key.strip("`"))
             value = [list(pair) for pair in value] if isinstance(value, tuple) else value
             assert yaml.safe_load(written) == value, f"docs/paper.md, {point}: {name} has {value!r}, not {written}"
 
@@ -130,7 +130,7 @@ def test_values_of_the_public_scripts_are_allowed() -> None:
         *("CUB", "Stanford Cars", "FGVC-Aircraft", "CIFAR-10", "CIFAR-100", "ImageNet-100")
     ]
     for row in rows:
-        config = configuration.preset("released")
+        config = configuration.compose("released")
         for key, value in zip(head[1:6], row[1:6], strict=True):
             assignment = f"{key.strip('`')}={value}"
             config = configuration.override(config, configuration.assignment(assignment), where="docs/paper.md")

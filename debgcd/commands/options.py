@@ -94,7 +94,10 @@ def add_feature_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--preset", help="paper, released or small (default: what fits the data and machine)")
     parser.add_argument("--seed", type=int)
     parser.add_argument(
-        "--backbone", metavar="NAME", help="lite0, a hub id such as facebook/dino-vitb16, a folder, or a .pth file"
+        "--backbone",
+        metavar="NAME",
+        help="dino or dinov2 (the paper's two, with 224 px views), lite0, a hub id such as facebook/dino-vits16, a folder, "
+        "or a .pth file",
     )
     parser.add_argument(
         "--bank", choices=("auto", "on", "off"), help="compute each image's views once and keep them on disk"
@@ -127,7 +130,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 
 
 def configured(options: argparse.Namespace, source: Source) -> Config:
-    """Preset, then a benchmark's K, then --config, then the options, then --set: the later wins."""
+    """Preset, benchmark and backbone composed, then K, then --config, then the options, then --set: the later wins."""
     from debgcd import config as configuration
 
     name = options.preset
@@ -135,16 +138,23 @@ def configured(options: argparse.Namespace, source: Source) -> Config:
         from debgcd.train.start import choose_preset
 
         name = choose_preset(source.manifest)
-    config = configuration.preset(name)
-    if source.benchmark is not None:
-        config = configuration.override(config, {"k": source.benchmark.facts.classes}, where="the benchmark")
+    facts = None if source.benchmark is None else source.benchmark.facts
+    short = options.backbone if options.backbone in configuration.names("backbone") else None
+    config = configuration.compose(name, None if facts is None else facts.name, short)
+    backbone = options.backbone if short is None else config.backbone.name  # an option, so it wins over --config
+    if facts is not None:
+        if config.preset != name:
+            from debgcd.progress import say
+
+            say(f"preset: {config.preset}, because nothing was released for {facts.title}")
+        config = configuration.override(config, {"k": facts.classes}, where="the benchmark")
     if options.config is not None:
         config = configuration.override(config, configuration.read_yaml(options.config), where=str(options.config))
     given: dict[str, Any] = {"method": getattr(options, "method", None), "seed": options.seed}
     epochs = getattr(options, "epochs", None)  # not every command trains
     sections: dict[str, dict[str, Any]] = {
         "schedule": {} if epochs is None else {"epochs": epochs, "steps": None},
-        "backbone": {} if options.backbone is None else {"name": options.backbone},
+        "backbone": {} if backbone is None else {"name": backbone},
         "views": {} if options.bank is None else {"bank": options.bank},
         "run": {"workers": options.workers, "device": options.device, "cache": absolute(options.cache)},
     }

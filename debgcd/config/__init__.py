@@ -1,6 +1,7 @@
-"""The configuration of a run: fields, presets, and how both are read and written.
+"""The configuration of a run: fields, presets and what is laid over them, and how all are read and written.
 
-A preset is YAML data that overrides a few fields; `load` and `override` refuse an unknown key with a suggestion.
+A preset is YAML data that overrides a few fields. Over it goes what a benchmark and what a backbone change, YAML data too;
+`compose` does that. Unknown keys are refused with a suggestion.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import dataclasses
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 
@@ -29,18 +30,42 @@ from debgcd.config.limits import check
 from debgcd.errors import DataError, UsageError
 from debgcd.overlay import merge, plain, suggest
 
+Kind = Literal["preset", "benchmark", "backbone"]
+_FOLDERS: dict[Kind, str] = {
+    "preset": "presets",
+    "benchmark": "overlays/benchmarks",
+    "backbone": "overlays/backbones",
+}
 
-def presets() -> list[str]:
-    """Names of the presets that ship with the package."""
-    return sorted(Path(entry.name).stem for entry in (resources.files("debgcd") / "presets").iterdir())
+
+def names(kind: Kind) -> list[str]:
+    """Names of the presets, benchmarks or backbones that have a file in the package."""
+    return sorted(Path(entry.name).stem for entry in (resources.files("debgcd") / _FOLDERS[kind]).iterdir())
 
 
-def preset(name: str) -> Config:
-    """The configuration of a preset."""
-    if name not in presets():
-        raise UsageError(f"there is no preset {name!r}{suggest(name, presets())}; choose from {', '.join(presets())}")
-    text = (resources.files("debgcd") / "presets" / f"{name}.yaml").read_text("utf-8")
-    return override(Config(preset=name), yaml.safe_load(text) or {}, where=f"preset {name}")
+def compose(preset: str, benchmark: str | None = None, backbone: str | None = None) -> Config:
+    """A preset, what a benchmark changes in it, what a backbone changes; the later wins.
+
+    A benchmark's file has a section for each preset that it changes. Where nothing was released for it, `released` becomes
+    `paper`, and so says the configuration's `preset`.
+    """
+    sections = {} if benchmark is None else _data("benchmark", benchmark)
+    if benchmark is not None and preset == "released" and preset not in sections:
+        preset = "paper"
+    config = override(Config(preset=preset), _data("preset", preset), where=f"preset {preset}")
+    # No file has a section for `small`: its values belong together, for a few hundred steps from a warm start, while the
+    # benchmarks' own are for 200 epochs over all of their images.
+    config = override(config, sections.get(preset, {}), where=f"benchmark {benchmark}")
+    return config if backbone is None else override(config, _data("backbone", backbone), where=f"backbone {backbone}")
+
+
+def _data(kind: Kind, name: str) -> dict[str, Any]:
+    """The content of a preset's, benchmark's or backbone's file."""
+    known = names(kind)
+    if name not in known:
+        raise UsageError(f"there is no {kind} {name!r}{suggest(name, known)}")
+    text = (resources.files("debgcd") / _FOLDERS[kind] / f"{name}.yaml").read_text("utf-8")
+    return yaml.safe_load(text)
 
 
 def override(config: Config, values: Mapping[str, Any], where: str) -> Config:

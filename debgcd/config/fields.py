@@ -86,11 +86,12 @@ class DebiasedConfig:
 
 @dataclass(frozen=True)
 class AblationConfig:
-    """Switches named after the columns of the paper's ablation table and of its loss table.
+    """Switches named after the columns of the paper's ablation table and of its loss table, and L_gcd for Table 12.
 
     Each row is one line of YAML, e.g. row (3): `ablation: {detector: false, guidance: false}`.
     """
 
+    gcd: bool = True  # L_gcd; off, with all but the detector: "L_sdl" alone, and categories by clustering the features
     debiased: bool = True  # "Debiased Learning"
     auxiliary: bool = True  # "Auxiliary Classifier"; off: the hard labels train the GCD classifier itself
     detector: bool = True  # "Semantic Dist. Learning"

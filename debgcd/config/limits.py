@@ -73,6 +73,15 @@ def check(config: Config, where: str) -> None:
                 f"{where}: debiased.utilisation has the point [{x:g}, {y:g}]; both must lie between 0 and 1"
             )
     switches = config.ablation
+    if not switches.gcd and config.method in ("gcd", "simgcd"):
+        raise UsageError(f"{where}: method {config.method} has no loss but L_gcd; leave ablation.gcd on")
+    if switches.debiased and not switches.gcd:
+        raise UsageError(
+            f"{where}: ablation.debiased needs ablation.gcd, whose classifier gives the hard labels; "
+            "set debiased, auxiliary and guidance: false"
+        )
+    if not switches.gcd and not (switches.detector and config.detector.weight):
+        raise UsageError(f"{where}: without ablation.gcd and the detector's loss there is nothing to train")
     if switches.guidance and not (switches.debiased and switches.detector):
         raise UsageError(
             f"{where}: ablation.guidance needs ablation.debiased and ablation.detector; set guidance: false"

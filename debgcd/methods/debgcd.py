@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 
 from debgcd import losses, schedules
-from debgcd.methods.protocol import Batch, Loss
+from debgcd.methods.kmeans import settle_centres
+from debgcd.methods.protocol import Batch, Features, Loss
 from debgcd.methods.simgcd import SimGCD
-from debgcd.model.heads import Detector, Prototypes
+from debgcd.model.heads import Centres, Detector, Prototypes
 from debgcd.model.network import Output
 
 
 class DebGCD(SimGCD):
-    """L_all = L_gcd + λ_sdl · L_sdl + λ_adl · L_adl (Eq. 14). Only the GCD classifier remains at inference."""
+    """L_all = L_gcd + λ_sdl · L_sdl + λ_adl · L_adl (Eq. 14). Only the GCD classifier remains at inference.
+
+    Without L_gcd (Table 12: "L_sdl") no classifier is trained; the categories are then clusters of the tuned features.
+    """
 
     tuned_blocks = 2
 
     def heads(self, width: int) -> nn.ModuleDict:
-        heads, shape, switches = super().heads(width), self.config.heads, self.config.ablation
+        shape, switches = self.config.heads, self.config.ablation
+        heads = super().heads(width) if switches.gcd else nn.ModuleDict({"classifier": Centres(width, self.k)})
         if switches.debiased and switches.auxiliary:
             heads["debiased"] = Prototypes(width, self.k)
         if switches.detector:
@@ -32,8 +38,17 @@ class DebGCD(SimGCD):
             )
         return heads
 
+    def begin(self, heads: nn.ModuleDict, features: Features, label: Tensor) -> None:
+        if self.config.ablation.gcd:
+            super().begin(heads, features, label)
+
+    def settle(self, heads: nn.ModuleDict, features: Features, label: Tensor) -> None:
+        if not self.config.ablation.gcd:
+            settle_centres(heads, normalize(features(), dim=1), label, seed=self.config.seed)
+
     def loss(self, output: Output, batch: Batch, progress: float) -> Loss:
-        gcd = super().loss(output, batch, progress)
+        none = Loss(output.feature.new_zeros(()), {})
+        gcd = super().loss(output, batch, progress) if self.config.ablation.gcd else none
         total, terms, used = gcd.total, dict(gcd.terms), None
         if self.config.ablation.detector:
             detection, detector_terms = self._detector_loss(output, batch)

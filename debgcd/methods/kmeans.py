@@ -58,10 +58,16 @@ class SemiSupervisedKMeans(KMeans):
 
     def settle(self, heads: nn.ModuleDict, features: Features, label: Tensor) -> None:
         unit = normalize(features(), dim=1)
-        _centres(heads).weight.copy_(kmeans(unit, label, self.k, seed=self.config.seed).centres)
+        settle_centres(heads, unit, label, seed=self.config.seed)
         detector = heads["detector"]
         assert isinstance(detector, DistanceDetector)
         detector.fit(unit, label)
+
+
+def settle_centres(heads: nn.ModuleDict, unit: Tensor, label: Tensor, seed: int) -> None:
+    """Categories by semi-supervised k-means over all training images' features: unit (N, width), unit rows."""
+    centres = _centres(heads).weight
+    centres.copy_(kmeans(unit, label, len(centres), seed=seed).centres)
 
 
 def _centres(heads: nn.ModuleDict) -> Centres:

@@ -38,7 +38,7 @@ class Little(Backbone):
 
 def config(preset: str = "paper", **values: Any) -> Config:
     """A preset for K categories with small heads, and what else is given."""
-    chosen = configuration.override(configuration.preset(preset), {"k": K, "heads": {"hidden": 6}}, where="test")
+    chosen = configuration.override(configuration.compose(preset), {"k": K, "heads": {"hidden": 6}}, where="test")
     return configuration.override(chosen, values, where="test")
 
 

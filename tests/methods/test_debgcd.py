@@ -157,6 +157,60 @@ def test_the_detectors_loss_reaches_the_tail() -> None:
     assert not torch.allclose(*gradients)
 
 
+# The detector alone: Table 12, "L_sdl".
+
+ALONE = {"gcd": False, "debiased": False, "auxiliary": False, "guidance": False}
+
+
+@pytest.mark.parametrize("preset", ["paper", "released"])
+def test_the_detector_alone_is_its_weighted_loss_and_nothing_else(preset: str) -> None:
+    for seed in range(3):
+        output, label = random_output(12, seed), random_labels(12, seed)
+        both = label.tolist() * 2
+        labelled = [output.detector[i].tolist() for i, y in enumerate(both) if y >= 0]
+        free = [output.detector[i].tolist() for i, y in enumerate(both) if y < 0]
+        expected = oracles.one_vs_all_labelled(labelled, [y for y in both if y >= 0])
+        entropy = oracles.one_vs_all_entropy(free)
+        expected += 0.1 * entropy / KNOWN + oracles.one_vs_all_consistency(free) if preset == "released" else entropy
+        loss = create(config(preset, ablation=ALONE, detector={"weight": 0.3}), KNOWN).loss(output, batch(label), 0.5)
+        loss.total.backward()
+        assert loss.total.item() == pytest.approx(0.3 * expected, rel=1e-10)
+        assert output.detector.grad.abs().sum() > 0
+        assert output.logits.grad is None and output.projection.grad is None and output.debiased.grad is None
+        assert loss.used is None
+
+
+def test_the_detector_alone_tunes_the_tail_and_leaves_the_classifier() -> None:
+    network, totals = trained(config(ablation=ALONE, schedule={"lr": 1.0}))
+    start, _ = made(config(ablation=ALONE))
+    changed = {name for name, value in network.state().items() if not torch.equal(value, start.state()[name])}
+    assert {"tail.0.weight", "heads.detector.prototypes.weight"} <= changed
+    assert "heads.classifier.weight" not in changed and network.learning == {"detector"}
+    assert math.isfinite(totals[-1])
+
+
+def test_categories_of_the_detector_alone_are_clusters_of_the_tuned_features() -> None:
+    """As GCD's; the warm start, which is for prototypes, does not ask for the features."""
+    chosen = {"ablation": ALONE, "heads": {"hidden": 6, "warm_start": True}}
+    network, method = made(config(**chosen))
+    truth = torch.arange(60) % K
+    features = 4 * torch.eye(WIDTH)[truth] + 0.1 * torch.randn(60, WIDTH, generator=torch.Generator().manual_seed(0))
+    label = torch.where((truth < KNOWN) & (torch.arange(60) % 2 == 0), truth, -1)
+    asked_for = []
+
+    def all_features() -> Tensor:
+        asked_for.append(True)
+        return features
+
+    with torch.no_grad():
+        method.begin(network.heads, all_features, label)
+        assert not asked_for
+        method.settle(network.heads, all_features, label)
+    category = network.from_feature(features, ["classifier"]).logits.argmax(1)
+    assert torch.equal(category[truth < KNOWN], truth[truth < KNOWN])
+    assert len({(a, b) for a, b in zip(category.tolist(), truth.tolist(), strict=True)}) == K
+
+
 # SimGCD is DebGCD with two weights of zero.
 
 
@@ -168,7 +222,7 @@ def trained(chosen: Config, steps: int = 6) -> tuple[Network, list[float]]:
     for step in range(steps):
         set_learning_rate(optimiser, chosen.schedule, long, step)
         tokens = torch.randn(16, TOKENS, generator=torch.Generator().manual_seed(100 + step))
-        output = network.from_tokens(tokens, set(network.heads))
+        output = network.from_tokens(tokens, network.learning)
         loss = method.loss(output, batch(random_labels(8, step)), step / steps)
         optimiser.zero_grad()
         loss.total.backward()

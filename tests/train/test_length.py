@@ -61,7 +61,7 @@ def test_epochs_on_the_command_line_override_steps(train: Train, shared_folder: 
 
 def test_epochs_replace_the_steps_of_a_preset(command: Train, shared_folder: Path) -> None:
     small = ("--set", "views.size=32", "--set", "views.resize=36", "--bank", "off", "--set", "heads.hidden=16")
-    own = configuration.preset("small").schedule.steps
+    own = configuration.compose("small").schedule.steps
     assert own is not None
     for more, steps in [((), own), (("--epochs", 5), 5)]:
         said = command("check", shared_folder, "--preset", "small", "--k", 3, "--json", *small, *more)
@@ -188,7 +188,7 @@ class TinyBackbone(Backbone):
 
 
 def created(method: str, preset: str = "paper") -> Any:
-    config = configuration.preset(preset)
+    config = configuration.compose(preset)
     heads = replace(config.heads, hidden=8, projection_width=4, detector_width=4)
     return create(replace(config, method=method, k=4, heads=heads), known=2)
 
