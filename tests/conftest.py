@@ -13,7 +13,7 @@ import pytest
 from miniatures import Made
 from PIL import Image
 
-from debgcd.data.benchmarks import Facts, facts_of
+from debgcd.data.benchmarks import Facts, facts_of, resolve
 
 COLOURS = {"cat": (210, 60, 50), "dog": (60, 190, 70), "owl": (60, 80, 210)}  # owl: no label names it
 
@@ -184,7 +184,9 @@ def published(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Made], Facts]:
 
     def set_to(name: str, made: Made) -> Facts:
         facts = replace(facts_of(name), train=len(made.train), test=len(made.test))
-        monkeypatch.setattr("debgcd.data.benchmarks.facts_of", lambda _: facts)
+        monkeypatch.setattr(
+            "debgcd.data.benchmarks.facts_of", lambda wanted: facts if resolve(wanted) == name else facts_of(wanted)
+        )
         return facts
 
     return set_to

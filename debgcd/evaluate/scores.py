@@ -20,7 +20,9 @@ class Scores:
     images: int
     accuracy: Accuracy
     balanced: float
-    named: float  # of Old images, the share in the known class of their own number: no matching, so no truth of New ones
+    named: (
+        float  # of Old images, the share in the known class of their own number: no matching, so no truth of New ones
+    )
     nmi: float
     ari: float
     errors: ErrorKinds

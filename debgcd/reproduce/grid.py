@@ -50,6 +50,7 @@ class Cell:
         """What to type to begin this run, or to go on with it."""
         if (self.folder / "config.yaml").exists():
             return ["debgcd", "resume", str(self.folder)]
+        self.settings.parent.mkdir(parents=True, exist_ok=True)
         write_text(self.settings, configuration.dump(self.config))
         where = ["--preset", self.config.preset, "--config", str(self.settings), "-o", str(self.folder)]
         return ["debgcd", "train", str(self.manifest), *where]
@@ -132,12 +133,12 @@ def _children() -> Iterator[Start]:
     def start(cell: Cell, program: list[str], place: str | None, alone: bool) -> int:
         if stopped:
             return 0
-        cell.folder.parent.mkdir(parents=True, exist_ok=True)
+        command = [*program, *cell.command()[1:]]
         surroundings = {**os.environ, **({} if place is None else {"CUDA_VISIBLE_DEVICES": place})}
         with open(cell.log, "ab") as log:
             # A group of its own: Ctrl-C reaches the child through us alone, since a second signal would cut a step in two.
             child = subprocess.Popen(
-                [*program, *cell.command()[1:]],
+                command,
                 stdout=log,
                 stderr=None if alone else log,
                 env=surroundings,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -51,6 +51,7 @@ class Wish:
 
 def plan(wish: Wish) -> tuple[list[Cell], list[str]]:
     """Every run of the grid, and a sentence for each set that is not there."""
+    rows = {name: _rows(wish, name) for name in wish.chosen_sets}  # a wrong setting is said before a large set is read
     cells, missing = [], []
     for name in wish.chosen_sets:
         try:
@@ -60,10 +61,10 @@ def plan(wish: Wish) -> tuple[list[Cell], list[str]]:
             continue
         manifest = found.manifest if wish.scale == "full" else part(found.manifest, Small.classes, Small.images)
         file = keep_manifest(manifest, wish.out / name / f"{found.split}.csv")
-        base = _base(wish, name, manifest)
-        for row, values in wish.experiment.rows.items():
-            config = configuration.override(base, values, where=f"{wish.experiment.name}, row {row}")
-            cells += [cell(row, name, seed, file, config, wish.out) for seed in range(wish.seeds)]
+        k = _k(wish, name, manifest)
+        for row, config in rows[name].items():
+            chosen = config if "k" in wish.experiment.rows[row] else replace(config, k=k)
+            cells += [cell(row, name, seed, file, chosen, wish.out) for seed in range(wish.seeds)]
     return cells, missing
 
 
@@ -95,20 +96,26 @@ def _read(name: str, roots: Sequence[Path], cache: Path) -> Benchmark:
     return read_benchmark(name, roots[-1], cache)
 
 
-def _base(wish: Wish, name: str, manifest: Manifest) -> Config:
-    """The configuration that all rows of a set start from."""
+def _rows(wish: Wish, name: str) -> dict[str, Config]:
+    """The configuration of each row on a set; K comes later."""
     if wish.scale == "full":
-        config = configuration.compose(wish.preset, benchmark=name, backbone=wish.experiment.backbone)
-        if config.preset != wish.preset:
-            say(f"{name}: preset {config.preset}, because nothing was {wish.preset} for it")
+        base = configuration.compose(wish.preset, benchmark=name, backbone=wish.experiment.backbone)
+        if base.preset != wish.preset:
+            say(f"{name}: preset {base.preset}, because nothing was {wish.preset} for it")
     else:
-        config = configuration.compose("small")
-    truths = len(set(manifest.truths) - {None} | set(manifest.classes))
-    k: int | None = truths
-    if wish.experiment.estimated_k:
-        estimated = paper.table(10).rows["estimated"].get(name) if wish.scale == "full" else None
-        k = None if estimated is None else int(estimated["k"].mean)
-    config = configuration.override(config, {"k": k, "run": {"cache": str(wish.cache.absolute())}}, where=name)
+        base = configuration.compose("small")
+    base = replace(base, run=replace(base.run, cache=str(wish.cache.absolute())))
     for values in wish.settings:
-        config = configuration.override(config, values, where="--set")
-    return config
+        base = configuration.override(base, values, where="--set")
+    return {
+        row: configuration.override(base, values, where=f"{wish.experiment.name}, row {row}")
+        for row, values in wish.experiment.rows.items()
+    }
+
+
+def _k(wish: Wish, name: str, manifest: Manifest) -> int | None:
+    """The number of classes, or what the paper estimated it to be; None: to be estimated."""
+    if not wish.experiment.estimated_k:
+        return len(set(manifest.truths) - {None} | set(manifest.classes))
+    printed = paper.table(10).rows["estimated"].get(name) if wish.scale == "full" else None
+    return None if printed is None else int(printed["k"].mean)

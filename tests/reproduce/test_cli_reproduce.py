@@ -60,7 +60,9 @@ def test_a_table_from_the_first_run_to_the_page_and_again(command: Command, sets
         (["ssb", "--root", ".", "--set", "detector.wieght=1"], "did you mean 'weight'"),
     ],
 )
-def test_wrong_calls(command: Command, words: list[str], told: str, sets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_calls(
+    command: Command, words: list[str], told: str, sets: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(sets.parent)
     said = command("reproduce", *words)
     assert said.code in (2, 3) and told in said.err and "Traceback" not in said.err
@@ -81,7 +83,11 @@ def test_a_set_that_is_missing_is_said_and_the_others_are_run(command: Command, 
     assert said.code == 0 and "not there: Herbarium" in said.out and said.out.count("pets") >= 4
 
 
-def test_a_run_that_fails_is_named_and_the_exit_code_says_so(command: Command, sets: Path, tmp_path: Path) -> None:
+def test_a_run_that_fails_is_named_and_the_exit_code_says_so(
+    command: Command, sets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("debgcd.reproduce.run.finish", lambda cells, places: {cells[0].folder: "no such weights"})
     words = ["reproduce", "auroc", "--scale", "small", "--sets", "pets", "--root", sets, "--seeds", 1]
-    said = command(*words, "-o", tmp_path / "out", *QUICK, "--set", "backbone.name=nowhere/at-all")
-    assert said.code == 3 and "Not run:" in said.out and "type the same again" in said.err
+    said = command(*words, "-o", tmp_path / "out", *QUICK)
+    assert said.code == 3 and "type the same again" in said.err
+    assert "Not run:\n\n- pets · L_sdl · seed 0: no such weights" in said.out

@@ -31,14 +31,17 @@ PROGRAM = """
     (folder / "manifest.csv").write_text("path,label\\n/a.png,cat\\n")
     (folder / "predictions.csv").write_text("")
 """
-CONFIG = configuration.override(
-    configuration.compose("small"), {"k": 3, "backbone": {"tuned_blocks": 1}}, where="test"
-)
+CONFIG = configuration.override(configuration.compose("small"), {"k": 3, "backbone": {"tuned_blocks": 1}}, where="test")
 
 
 def program(tmp_path: Path, wait: str = "pass", bad: tuple[str, ...] = ()) -> list[str]:
     file = tmp_path / "program.py"
-    values = {"configs": json.dumps(configuration.dump(CONFIG)), "book": str(tmp_path / "book"), "bad": bad, "wait": wait}
+    values = {
+        "configs": json.dumps(configuration.dump(CONFIG)),
+        "book": str(tmp_path / "book"),
+        "bad": bad,
+        "wait": textwrap.dedent(wait),
+    }
     file.write_text(textwrap.dedent(PROGRAM).format(**values))
     return [sys.executable, str(file)]
 
@@ -83,7 +86,7 @@ def test_what_is_finished_is_not_run_again(tmp_path: Path, capsys: pytest.Captur
 
 def test_one_run_at_a_time_on_each_gpu(tmp_path: Path) -> None:
     # a run ends only when another one runs beside it, or the test would hang: each waits for two names in the book
-    wait = "\n    while len(open({book!r}).readlines()) < 2: time.sleep(0.01)".format(book=str(tmp_path / "book"))
+    wait = f"while len(open({str(tmp_path / 'book')!r}).readlines()) < 2: time.sleep(0.01)"
     grid = cells(tmp_path, {"a": {}}, seeds=4)
     assert finish(grid, ["0", "2"], program(tmp_path, wait)) == {}
     assert {place for _, _, place in book(tmp_path)} == {"0", "2"} and len(book(tmp_path)) == 4

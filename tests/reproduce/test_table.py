@@ -23,12 +23,16 @@ def made(name: str, results: list[Result], sets: tuple[str, ...] = (), seeds: in
 
 def row(text: str, first: str) -> list[str]:
     return next(
-        [cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith(f"| {first} ")
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in text.splitlines()
+        if line.startswith(f"| {first} ")
     )[1:]
 
 
 def test_mean_deviation_and_difference() -> None:
-    text = page(made("stability", [ran("DebGCD", "cub", 0, (66, 70, 60)), ran("DebGCD", "cub", 1, (68, 74, 61))], seeds=2))
+    text = page(
+        made("stability", [ran("DebGCD", "cub", 0, (66, 70, 60)), ran("DebGCD", "cub", 1, (68, 74, 61))], seeds=2)
+    )
     # the sample's deviation of 66 and 68 is the square root of two; the paper says 66.4 ± 0.4
     assert row(text, "DebGCD")[:4] == ["66.4 ± 0.4", "72.9 ± 0.6", "63.2 ± 0.4", "67.0 ± 1.4"]
     assert row(text, "DebGCD")[6:] == ["+0.6", "-0.9", "-2.7"]
@@ -44,9 +48,7 @@ def test_a_row_with_some_seeds_missing_says_so() -> None:
 
 def test_the_average_needs_every_set() -> None:
     rows = [ran("DebGCD", name, 0, (value, 1, 1)) for name, value in (("cub", 60), ("cars", 70), ("aircraft", 50))]
-    assert "## Average" in (whole := page(made("ssb", rows)))
-    assert whole.rstrip().splitlines()[-8].split("|")[1:5] != []
-    average = whole.split("## Average")[1]
+    average = page(made("ssb", rows)).split("## Average")[1]
     assert row(average, "DebGCD") == ["64.4", "60.0", "-4.4"]
     assert row(page(made("ssb", rows[:2])).split("## Average")[1], "DebGCD") == ["64.4", "–", "–"]
 
