@@ -106,6 +106,12 @@ def test_train_on_a_benchmark(command: Command, tmp_path: Path, pets: Made, monk
     assert command("evaluate", run).code == 0
 
 
+def test_check_says_which_preset_a_run_would_get(command: Command, tmp_path: Path, pets: Made) -> None:
+    said = command("check", "--benchmark", "pets", "--root", pets.folder, *QUICK, "--preset", "released")
+    assert said.code == 0 and "with kmeans, preset paper" in said.out
+    assert "preset: paper, because nothing was released for Oxford-IIIT Pet" in said.err.splitlines()
+
+
 def test_k_can_be_another(command: Command, tmp_path: Path, pets: Made) -> None:
     words = ["--benchmark", "pets", "--root", tmp_path / "sets", *QUICK]
     (tmp_path / "k.yaml").write_text("k: 41\n")

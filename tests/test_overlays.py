@@ -1,0 +1,187 @@
+"""Preset + benchmark + backbone: all compose, to the values that the paper and the public scripts have for each set."""
+
+from __future__ import annotations
+
+import dataclasses
+from importlib import resources
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from debgcd import config as configuration
+from debgcd.cli import _parser
+from debgcd.commands.options import BENCHMARKS, Source, configured
+from debgcd.config import Config
+from debgcd.data.benchmarks import NAMES, Benchmark, facts_of
+from debgcd.data.rows import Manifest
+from debgcd.errors import UsageError
+from debgcd.methods import METHODS
+from debgcd.model.load import DEFAULT
+
+# τ, tuned blocks, ξ, λ_adl, λ_sdl, batch
+PAPER = (0.85, 2, 1, 1.0, 0.01, 128)
+VALUES: dict[str, dict[str, tuple[float, ...]]] = {
+    "paper": dict.fromkeys(NAMES, PAPER)
+    | {"cub": (0.85, 2, 2, 1.0, 0.01, 128), "cifar100": (0.85, 2, 4, 1.0, 0.01, 128)},
+    "released": {
+        "cub": (0.65, 2, 2, 2.0, 0.005, 128),
+        "cars": (0.70, 2, 1, 1.0, 0.005, 128),
+        "aircraft": (0.85, 2, 1, 1.0, 0.01, 128),
+        "cifar10": (0.90, 1, 1, 1.0, 0.01, 128),
+        "cifar100": (0.55, 1, 4, 0.25, 0.001, 256),
+        "imagenet100": (0.85, 1, 1, 1.0, 0.005, 128),
+        "imagenet1k": PAPER,  # nothing was released for these three
+        "pets": PAPER,
+        "herbarium19": PAPER,
+    },
+    "small": dict.fromkeys(NAMES, (0.85, 2, 1, 1.0, 0.1, 128)),
+}
+NOT_RELEASED = {"imagenet1k", "pets", "herbarium19"}
+# hub id, patch
+BACKBONES = {"dino": ("facebook/dino-vitb16", 16), "dinov2": ("facebook/dinov2-with-registers-base", 14)}
+
+
+def values(config: Config) -> tuple[float, ...]:
+    blocks = config.backbone.tuned_blocks
+    return (
+        config.debiased.threshold,
+        METHODS["debgcd"].tuned_blocks if blocks is None else blocks,
+        config.gcd.entropy_weight,
+        config.debiased.weight,
+        config.detector.weight,
+        config.schedule.batch,
+    )
+
+
+def leaves(data: dict[str, Any], path: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in data.items():
+        found |= leaves(value, f"{path}{key}.") if isinstance(value, dict) else {f"{path}{key}": value}
+    return found
+
+
+def test_every_benchmark_has_an_overlay_and_every_preset_values_here() -> None:
+    assert set(configuration.names("benchmark")) == set(NAMES) == set(BENCHMARKS.split(", "))
+    assert set(configuration.names("preset")) == set(VALUES)
+    assert set(configuration.names("backbone")) == set(BACKBONES)
+
+
+@pytest.mark.parametrize(("preset", "benchmark"), [*product(VALUES, NAMES)])
+def test_every_benchmark_over_every_preset(preset: str, benchmark: str) -> None:
+    config = configuration.compose(preset, benchmark)
+    assert values(config) == VALUES[preset][benchmark]
+    assert config.schedule.lr == (0.03 if preset == "small" else 0.1)  # for a batch of 128: 0.2 for CIFAR-100's 256
+    fallback = preset == "released" and benchmark in NOT_RELEASED
+    assert config.preset == ("paper" if fallback else preset)
+    base = configuration.compose(config.preset)
+    rest = {"debiased", "backbone", "gcd", "detector", "schedule"}
+    for field in dataclasses.fields(Config):
+        if field.name not in rest:
+            assert getattr(config, field.name) == getattr(base, field.name), field.name
+    assert config.detector.entropy_over == base.detector.entropy_over
+    assert config.gcd.teacher_shape == base.gcd.teacher_shape
+
+
+@pytest.mark.parametrize(("preset", "benchmark", "backbone"), [*product(VALUES, (None, *NAMES), BACKBONES)])
+def test_every_backbone_over_them(preset: str, benchmark: str | None, backbone: str) -> None:
+    """It changes network and views, and nothing else; a view is a whole number of patches."""
+    without, config = configuration.compose(preset, benchmark), configuration.compose(preset, benchmark, backbone)
+    name, patch = BACKBONES[backbone]
+    assert config.backbone == dataclasses.replace(without.backbone, name=name)
+    assert (config.views.size, config.views.resize) == (224, 256) and config.views.size % patch == 0
+    views = dataclasses.replace(config.views, size=without.views.size, resize=without.views.resize)
+    assert dataclasses.replace(config, backbone=without.backbone, views=views) == without
+
+
+def test_dino_is_the_default_where_a_hub_can_be_reached() -> None:
+    assert configuration.compose("paper", backbone="dino").backbone.name == DEFAULT
+
+
+@pytest.mark.parametrize("benchmark", NAMES)
+def test_an_overlay_holds_only_what_differs(benchmark: str) -> None:
+    file = resources.files("debgcd") / "overlays" / "benchmarks" / f"{benchmark}.yaml"
+    sections = yaml.safe_load(file.read_text("utf-8"))
+    assert set(sections) == {"paper"} | ({"released"} - ({"released"} if benchmark in NOT_RELEASED else set()))
+    for preset, section in sections.items():
+        base = leaves(configuration.to_dict(configuration.compose(preset)))
+        assert all(base[key] != value for key, value in leaves(section).items())
+
+
+@pytest.mark.parametrize(
+    ("names", "says"),
+    [
+        (("papper",), "there is no preset 'papper' (did you mean 'paper'?)"),
+        (("xyz", "cub"), "there is no preset 'xyz' (allowed: paper, released, small)"),
+        (("released", "cubs"), "there is no benchmark 'cubs' (did you mean 'cub'?)"),
+        (("paper", "CUB"), "there is no benchmark 'CUB' (allowed: aircraft, cars,"),
+        (("paper", None, "dinov3"), "there is no backbone 'dinov3' (did you mean 'dinov2'?)"),
+        (("paper", "cub", "lite0"), "there is no backbone 'lite0' (allowed: dino, dinov2)"),
+        (("../presets/paper",), "there is no preset '../presets/paper'"),
+    ],
+)
+def test_unknown_names_are_refused_with_a_suggestion(names: tuple[str | None, ...], says: str) -> None:
+    with pytest.raises(UsageError) as error:
+        configuration.compose(*names)  # type: ignore[arg-type]
+    assert str(error.value).startswith(says)
+
+
+# The command line. Nothing of the images is read to make a configuration whose preset is named.
+
+EMPTY = Manifest((), (), (), (), ())
+
+
+def asked(command: str, benchmark: str | None, *words: object) -> Config:
+    """The configuration of `debgcd COMMAND --benchmark NAME ...`."""
+    there = None if benchmark is None else Benchmark(facts_of(benchmark), Path("sets"), "published", EMPTY)
+    options = _parser().parse_args([command, *map(str, words)])
+    return configured(options, Source("name", Path("sets"), EMPTY, there))
+
+
+@pytest.mark.parametrize("command", ["train", "check", "estimate-k"])
+def test_commands_lay_the_overlay_before_what_the_user_says(command: str, tmp_path: Path) -> None:
+    own = tmp_path / "own.yaml"
+    own.write_text("{k: 7, debiased: {threshold: 0.6, weight: 3}}")
+    words = ["--preset", "released"]
+    assert values(asked(command, "cub", *words)) == VALUES["released"]["cub"]
+    assert asked(command, "cub", *words).k == 200
+    assert values(asked(command, None, *words)) == PAPER
+    config = asked(command, "cub", *words, "--config", own, "--set", "debiased.weight=4")
+    assert (config.k, config.debiased.threshold, config.debiased.weight, config.detector.weight) == (7, 0.6, 4, 0.005)
+
+
+@pytest.mark.parametrize("benchmark", NAMES)
+def test_where_nothing_was_released_the_command_says_so_in_one_line(
+    benchmark: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = asked("train", benchmark, "--preset", "released")
+    said = capsys.readouterr()
+    if benchmark in NOT_RELEASED:
+        assert said.err == f"preset: paper, because nothing was released for {facts_of(benchmark).title}\n"
+        assert config.preset == "paper" and config.model_kept == "last"
+    else:
+        assert said.err == "" and config.preset == "released" and config.model_kept == "best-old"
+    assert said.out == ""
+    asked("train", benchmark, "--preset", "paper")
+    assert capsys.readouterr().err == ""
+
+
+def test_short_names_of_backbones(tmp_path: Path) -> None:
+    for short, (name, _) in BACKBONES.items():
+        for preset in VALUES:
+            config = asked("train", None, "--preset", preset, "--backbone", short)
+            assert config == configuration.compose(preset, backbone=short) and config.backbone.name == name
+    for name in ("lite0", "facebook/dino-vits16", "./dino", "weights/dino.pth", "dinov3"):  # as they are, and views too
+        config = asked("train", "cub", "--preset", "small", "--backbone", name)
+        assert config.backbone.name == name and config.views == configuration.compose("small").views
+
+
+def test_a_backbone_on_the_command_line_wins_over_a_file_and_its_views_do_not(tmp_path: Path) -> None:
+    own = tmp_path / "own.yaml"
+    own.write_text("{backbone: {name: lite0, tuned_blocks: 3}, views: {size: 112}}")
+    config = asked("train", "cifar10", "--preset", "released", "--backbone", "dinov2", "--config", own)
+    assert (config.backbone.name, config.backbone.tuned_blocks) == (BACKBONES["dinov2"][0], 3)
+    assert (config.views.size, config.views.resize) == (112, 256)
+    assert asked("train", None, "--preset", "paper", "--config", own).backbone.name == "lite0"
