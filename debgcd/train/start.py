@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch.utils import deterministic
 
 from debgcd.config import Config
 from debgcd.data.image_cache import decide_image_cache
@@ -152,17 +155,23 @@ def _backbone(run: Run) -> Backbone:
 
 
 def _to_the_end(run: Run, backbone: Backbone) -> Run:
-    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    filled = torch.utils.deterministic.fill_uninitialized_memory
-    torch.utils.deterministic.fill_uninitialized_memory = False  # a help for finding mistakes; a tenth of a step's time
-    try:
-        with lock(run.folder):
-            tokens = open_tokens(run.config, run.manifest, backbone, cache_folder(run.config.run.cache))
-            if run.config.k is None:
-                run = decide_k(run, backbone, tokens)
-            train(run, prepare(run, backbone, tokens))
-    finally:
-        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
-        torch.utils.deterministic.fill_uninitialized_memory = filled
+    with _repeatable(), lock(run.folder):
+        tokens = open_tokens(run.config, run.manifest, backbone, cache_folder(run.config.run.cache))
+        if run.config.k is None:
+            run = decide_k(run, backbone, tokens)
+        train(run, prepare(run, backbone, tokens))
     return run
+
+
+@contextmanager
+def _repeatable() -> Iterator[None]:
+    """Algorithms whose results do not depend on timing; the caller's choice comes back afterwards."""
+    chosen = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    filled = deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # finds mistakes; a tenth of a step's time
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(chosen[0], warn_only=chosen[1])
+        deterministic.fill_uninitialized_memory = filled  # type: ignore[attr-defined]
