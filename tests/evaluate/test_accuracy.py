@@ -395,8 +395,11 @@ def test_novelty_auroc_depends_on_the_order_only():
 def test_named_needs_no_matching_and_no_truth_of_new_images():
     """Two of three Old images have their own class's number; a permutation of clusters, right for All, is wrong here."""
     truth, predicted = [0, 0, 1, 2, 3], [0, 0, 3, 1, 1]
-    assert score(truth, predicted, 2).named == pytest.approx(2 / 3)
-    assert score([0, 0, 1, 3, 2], predicted, 2).named == pytest.approx(2 / 3)  # other truths of New images
-    swapped = score([0, 0, 1, 1], [1, 1, 0, 0], 2)
+    assert evaluate.score(truth, predicted, 2).named == pytest.approx(2 / 3)
+    assert evaluate.score([0, 0, 1, 3, 2], predicted, 2).named == pytest.approx(2 / 3)  # other truths of New images
+    swapped = evaluate.score([0, 0, 1, 1], [1, 1, 0, 0], 2)
     assert swapped.accuracy.all == 1.0 and swapped.named == 0.0
-    assert math.isnan(score([2, 3], [2, 3], 2).named) and score([2, 3], [2, 3], 2).to_json()["named"] is None
+    assert (
+        math.isnan(evaluate.score([2, 3], [2, 3], 2).named)
+        and evaluate.score([2, 3], [2, 3], 2).to_json()["named"] is None
+    )
