@@ -2,7 +2,7 @@
 
 .venv/bin/python benchmarks/auto_k.py      about a quarter of an hour on two cores
 
-Writes docs/auto_k.json; stopped, it goes on where it was.
+Writes docs/auto_k.json and the table in docs/unknown_k.md; stopped, it goes on where it was.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from grid import finished_run, mean_and_error, scores, settings
+from grid import finished_run, mean_and_error, scores, settings, write_between
 
 from debgcd import config as configuration
 from debgcd.bench.facts import facts
@@ -40,6 +40,8 @@ def main() -> None:
         results.append({"setting": setting, "seed": seed, "k_trained": run.config.k, **scores(run)})
     written = {**facts(), "command": "benchmarks/auto_k.py", "runs": results}
     (ROOT / "docs" / "auto_k.json").write_text(json.dumps(written, indent=2) + "\n", "utf-8")
+    told = f"Measured {written['date']}, {written['processor']}, {written['cores']} cores; DebGCD, backbone lite0, seeds 0, 1, 2."
+    write_between(ROOT / "docs" / "unknown_k.md", "benchmarks/auto_k.py", f"{table(results)}\n\n{told}")
     print(table(results))
 
 

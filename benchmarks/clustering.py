@@ -1,9 +1,9 @@
-"""Semi-supervised k-means against its plain form and scikit-learn, and on a million points; writes JSON, prints a table.
+"""Semi-supervised k-means against its plain form and scikit-learn, and on a million points; a table.
 
-.venv/bin/python benchmarks/clustering.py [-o docs/clustering.json]            6 000 points: half an hour, most of it the plain form
-.venv/bin/python benchmarks/clustering.py --large [-o docs/clustering.json]    1.28 million points, some minutes, 3 GB
+.venv/bin/python benchmarks/clustering.py            6 000 points: ten minutes, most of them the plain form's
+.venv/bin/python benchmarks/clustering.py --large    1.28 million points: five minutes, 2 GB
 
-Each entry of the file holds what it was measured with; entries that are not measured again stay.
+Writes docs/clustering.json and the table in docs/unknown_k.md; what is not measured again stays.
 """
 
 from __future__ import annotations
@@ -24,12 +24,15 @@ from pathlib import Path
 import numpy as np
 import sklearn
 import torch
+from grid import write_between
 from sklearn.cluster import KMeans
 from torch import Tensor
 
 from debgcd.cluster.kmeans import kmeans
 from debgcd.progress import progress, say
 
+ROOT = Path(__file__).resolve().parent.parent
+FILE, PAGE = ROOT / "docs" / "clustering.json", ROOT / "docs" / "unknown_k.md"
 SEED = 0
 WIDTH, CLUSTERS, KNOWN, RESTARTS = 768, 200, 100, 10
 POINTS = 6_000
@@ -42,7 +45,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--large", action="store_true", help="1.28 million points instead of the two comparisons")
     parser.add_argument("--repeats", type=int, default=5, help="of each quick form; the plain form runs once")
-    parser.add_argument("-o", "--out", type=Path, help="JSON to write or to add to")
     options = parser.parse_args()
     if options.large:
         entries = {"large": large()}
@@ -51,14 +53,30 @@ def main() -> None:
             "scikit-learn": against_scikit_learn(options.repeats),
             "plain loop form": against_the_plain_form(options.repeats),
         }
-    if options.out:
-        before = json.loads(options.out.read_text("utf-8")) if options.out.exists() else {}
-        options.out.write_text(json.dumps(before | entries, indent=2) + "\n", "utf-8")
-    for name, entry in entries.items():
-        print(f"\n{name}: {entry['task']}\n{entry['machine']}, {entry['threads']} threads, {entry['date']}")
-        for form, measured in entry["results"].items():
-            print(f"  {form:32}" + "  ".join(f"{key} {value}" for key, value in measured.items()))
-        print("".join(f"  {key}: {entry[key]}\n" for key in ("ratio", "cpu_ratio") if key in entry), end="")
+    before = json.loads(FILE.read_text("utf-8")) if FILE.exists() else {}
+    FILE.write_text(json.dumps(before | entries, indent=2) + "\n", "utf-8")
+    write_between(PAGE, "benchmarks/clustering.py", table(before | entries))
+    print(table(entries))
+
+
+def table(entries: dict[str, dict]) -> str:
+    """A row a form; the ratios stand behind the forms that debgcd was compared with."""
+    lines = [
+        "| task | form | seconds | times debgcd's | inertia | memory beside the points |",
+        "|---|---|---|---|---|---|",
+    ]
+    for found in entries.values():
+        for form, measured in found["results"].items():
+            ratio = f"{found['ratio']:.1f}" if form != "debgcd" else ""
+            memory = f"{measured['peak_beside_points_gb']} GB" if "peak_beside_points_gb" in measured else ""
+            numbers = [f"{measured['seconds']:.1f}", ratio, f"{measured['inertia']:.1f}", memory]
+            lines.append(f"| {found['task']} | {form} | " + " | ".join(numbers) + " |")
+    of = {(found["date"], found["machine"]) for found in entries.values()}
+    told = "; ".join(f"{date}, {machine}" for date, machine in sorted(of))
+    return (
+        "\n".join(lines)
+        + f"\n\nMeasured {told}; seed {SEED}; medians; all of it is in [clustering.json](clustering.json)."
+    )
 
 
 def sphere_mixture(points: int, width: int, clusters: int) -> tuple[Tensor, Tensor]:

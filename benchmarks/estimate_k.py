@@ -1,12 +1,12 @@
 """Estimates of K on image sets whose number of classes is known, and the time of an estimate against scikit-learn's.
 
-.venv/bin/python benchmarks/estimate_k.py digits NAME=MANIFEST.csv ... [-o docs/estimate_k.json]
-.venv/bin/python benchmarks/estimate_k.py --speed [-o docs/estimate_k.json]
+.venv/bin/python benchmarks/estimate_k.py digits NAME=MANIFEST.csv ...
+.venv/bin/python benchmarks/estimate_k.py --speed
 
 A manifest has the columns path, label (empty: unlabelled) and truth, as `debgcd check --manifest` writes it; `digits` is the demo's
 set. Features: centre crops through the frozen Lite0 backbone with the views of the `small` preset; truth is read only to print it.
 --speed: one estimate and one bounded search with scikit-learn's KMeans (n_init 10, each whole K once), the same data and bounds.
-Sets and speed not measured again stay in the file.
+Writes docs/estimate_k.json and the table in docs/unknown_k.md; what is not measured again stays.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 from clustering import sphere_mixture
+from grid import write_between
 from scipy.optimize import minimize_scalar
 from sklearn.cluster import KMeans
 from torch import Tensor
@@ -38,6 +39,7 @@ from debgcd.train.start import cache_folder, decide, once
 from debgcd.train.watch import truth_ids
 
 ROOT = Path(__file__).resolve().parent.parent
+FILE, PAGE = ROOT / "docs" / "estimate_k.json", ROOT / "docs" / "unknown_k.md"
 POINTS, WIDTH, CLASSES, KNOWN = 6_000, 768, 200, 100
 
 
@@ -47,7 +49,6 @@ def main() -> None:
     parser.add_argument("--speed", action="store_true", help="measure the time instead; some minutes")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--work", type=Path, default=ROOT / "runs" / "estimate-k", help="where the digits go")
-    parser.add_argument("-o", "--out", type=Path, help="JSON to write or to add to")
     options = parser.parse_args()
     if options.speed == bool(options.sets):
         parser.error("name some sets, or ask for --speed")
@@ -56,10 +57,10 @@ def main() -> None:
         name, _, path = given.partition("=")
         manifest = read_manifest(Path(path)) if path else digits(options.work)
         entries[name] = measured(name, manifest, options.seed)
-    if options.out:
-        before = json.loads(options.out.read_text("utf-8")) if options.out.exists() else {}
-        options.out.write_text(json.dumps(before | entries, indent=2) + "\n", "utf-8")
-    print(json.dumps(entries["speed"], indent=2) if options.speed else table(entries))
+    before = json.loads(FILE.read_text("utf-8")) if FILE.exists() else {}
+    FILE.write_text(json.dumps(before | entries, indent=2) + "\n", "utf-8")
+    write_between(PAGE, "benchmarks/estimate_k.py", table(before | entries))
+    print(table(entries))
 
 
 def measured(name: str, manifest: Manifest, seed: int) -> dict[str, Any]:
@@ -95,13 +96,33 @@ def lite_features(manifest: Manifest) -> Tensor:
 
 
 def table(entries: dict[str, Any]) -> str:
-    lines = ["| set | truth | estimate | 90 % interval | ward | brent | seconds |", "|---|---|---|---|---|---|---|"]
+    """A row a set; below it the comparison of speed, and where all of it was measured."""
+    lines = [
+        "| set | images | classes known | truth | estimate | 90 % interval | ward | brent | seconds |",
+        "|---" * 9 + "|",
+    ]
     for name, entry in entries.items():
+        if name == "speed":
+            continue
         low, high = entry["interval"]
-        numbers = [entry[key] for key in ("truth", "estimate")] + [f"{low}–{high}"]
+        numbers = [entry[key] for key in ("images", "known", "truth", "estimate")] + [f"{low}–{high}"]
         numbers += [entry[key] for key in ("ward", "brent", "seconds")]
         lines.append(f"| {name} | " + " | ".join(map(str, numbers)) + " |")
-    return "\n".join(lines)
+    if "speed" in entries:
+        speed = entries["speed"]
+        ours, theirs = speed["estimate_k"], speed["brent_with_scikit_learn"]
+        lines += [
+            "",
+            f"Speed ({speed['task']}): the estimate, interval included, took {ours['seconds']:.0f} s and found {ours['k']:.0f}; "
+            f"a bounded search with scikit-learn's KMeans took {theirs['seconds']:.0f} s for {theirs['fits']:.0f} values of K and "
+            f"found {theirs['k']:.0f}: {speed['ratio']:.1f} times as long, {speed['cpu_ratio']:.1f} times by processor time.",
+        ]
+    of = {(entry["date"], entry["processor"], entry["cores"]) for entry in entries.values()}
+    told = "; ".join(f"{date}, {processor}, {cores} cores" for date, processor, cores in sorted(of))
+    return (
+        "\n".join(lines)
+        + f"\n\nMeasured {told}; backbone lite0, seed 0; all of it is in [estimate_k.json](estimate_k.json)."
+    )
 
 
 def against_scikit_learn(seed: int) -> dict[str, Any]:
