@@ -289,7 +289,7 @@ def composed(config: Config) -> tuple[set[str], set[str], bool]:
     loss.total.backward()
     assert loss.total.isfinite()
     assert all(parameter.grad is not None for parameter in network.parameters())  # no head is there for nothing
-    return set(network.heads), set(loss.terms), loss.used is not None
+    return set(network.heads), set(loss.terms), loss.hard_label is not None
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ COMMANDS = named(r"debgcd .+")
 SECTIONS = [field.name for field in dataclasses.fields(Config)]
 KEYS = named(rf"({'|'.join(SECTIONS)})\.\w+") + named(r"model_kept")
 LINES = named(rf"({'|'.join(SECTIONS)}): .+")
-OTHERS = {"used_old", "used_new", "evaluation", "--set"}  # names in metrics.jsonl, an option
+OTHERS = {"used_old", "used_new", "hard_labels", "evaluation", "--set"}  # names in metrics.jsonl, an option
 
 
 def rows_of(first: str) -> list[list[str]]:

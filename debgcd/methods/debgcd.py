@@ -49,16 +49,16 @@ class DebGCD(SimGCD):
     def loss(self, output: Output, batch: Batch, progress: float) -> Loss:
         none = Loss(output.feature.new_zeros(()), {})
         gcd = super().loss(output, batch, progress) if self.config.ablation.gcd else none
-        total, terms, used = gcd.total, dict(gcd.terms), None
+        total, terms, hard_label = gcd.total, dict(gcd.terms), None
         if self.config.ablation.detector:
             detection, detector_terms = self._detector_loss(output, batch)
             total = total + self.config.detector.weight * detection
             terms |= detector_terms
         if self.config.ablation.debiased:
-            debiased, debiased_terms, used = self._debiased_loss(output, batch, progress)
+            debiased, debiased_terms, hard_label = self._debiased_loss(output, batch, progress)
             total = total + self.config.debiased.weight * debiased
             terms |= debiased_terms
-        return Loss(total, terms, used)
+        return Loss(total, terms, hard_label)
 
     def _detector_loss(self, output: Output, batch: Batch) -> tuple[Tensor, dict[str, Tensor | float]]:
         """Eq. 6, L_sdl; with the weights and the extra term that the preset `released` has."""
@@ -80,7 +80,7 @@ class DebGCD(SimGCD):
     def _debiased_loss(
         self, output: Output, batch: Batch, progress: float
     ) -> tuple[Tensor, dict[str, Tensor | float], Tensor]:
-        """Eq. 13, L_adl; `used` marks the unlabelled rows that pass the threshold and, with guidance, the consistency."""
+        """Eq. 13, L_adl, and the hard labels (2B,): those of unlabelled rows that pass the threshold and, with guidance, F."""
         assert output.logits is not None
         switches, debiased = self.config.ablation, self.config.debiased
         temperature = self.config.gcd.student_temperature
@@ -89,7 +89,7 @@ class DebGCD(SimGCD):
         )  # ablation row (2): no own classifier
         total = student.sum() * 0.0
         terms: dict[str, Tensor | float] = {}
-        used = torch.zeros(len(student), dtype=torch.bool, device=student.device)
+        hard_label = torch.full((len(student),), -1, device=student.device)
         if switches.labelled:
             supervised = losses.supervised(student[batch.labelled], batch.y.repeat(2), temperature)
             total = total + supervised
@@ -111,13 +111,12 @@ class DebGCD(SimGCD):
                 use_consistency=use_consistency,
             )
             total = total + unlabelled
-            used[batch.free] = losses.accepted(
-                logits, s, self.known, threshold, temperature, use_consistency=use_consistency
-            )
+            rows = losses.accepted(logits, s, self.known, threshold, temperature, use_consistency=use_consistency)
+            hard_label[batch.free] = torch.where(rows, logits.argmax(1), -1)
             if s is not None:
                 terms["certainty"] = losses.certainty(s).mean() if len(s) else float("nan")
             terms["debiased_unlabelled"] = unlabelled
-        return total, terms, used
+        return total, terms, hard_label
 
     def _threshold(self, logits: Tensor, progress: float) -> float | Tensor:
         """τ, or the confidence that a share of this batch exceeds: the utilisation curve's, or less where confidences tie."""

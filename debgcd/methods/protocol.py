@@ -45,7 +45,7 @@ class Loss:
 
     total: Tensor  # a scalar with gradient
     terms: Mapping[str, Tensor | float]  # for the log: each term unweighted, temperatures, ...
-    used: Tensor | None = None  # (2B,) which rows gave a hard label to the debiased classifier
+    hard_label: Tensor | None = None  # (2B,) the category each row taught the debiased classifier, -1 where none
 
 
 class Method(Protocol):

@@ -87,14 +87,14 @@ def train(run: Run, setup: Setup) -> None:
             loss = method.loss(output, Batch.of(setup.label[images], setup.device), step / long.steps)
             optimiser.zero_grad()
             loss.total.backward()
-            values, used = observe(loss, network)  # the step's one wait for the device
+            values, hard_label = observe(loss, network)  # the step's one wait for the device
             require_finite(run, step, values, images)
             optimiser.step()
 
             done = step + 1
             metrics.seen(len(images))
             if done % config.run.log_every == 0 or done == long.steps:
-                values |= {"epoch": done / long.steps_per_epoch, "lr": lr, **utilisation.shares(used, images)}
+                values |= {"epoch": done / long.steps_per_epoch, "lr": lr, **utilisation.shares(hard_label, images)}
                 values["images_per_second"] = metrics.images_per_second()
                 metrics.write(done, values)
                 report(done, long.steps, f"loss {values['loss']:.3f} · {values['images_per_second']:.0f} images/s")
@@ -104,7 +104,7 @@ def train(run: Run, setup: Setup) -> None:
             ):
                 settle()
                 scores = evaluate(run, setup, unlabelled(setup))
-                metrics.write(done, {"evaluation": scores})
+                metrics.write(done, {"evaluation": scores, **utilisation.hard_labels()})
                 if choosy and "test" in scores:
                     old = scores["test"]["gcd"]["accuracy"]["old"]
                     checkpoint.keep_best(run.checkpoints / "best", done, network, old)
@@ -123,7 +123,7 @@ def train(run: Run, setup: Setup) -> None:
             inference = unlabelled(setup)
         final = evaluate(run, setup, inference) if measurable else None
         if final is not None:
-            metrics.write(long.steps, {"evaluation": final})
+            metrics.write(long.steps, {"evaluation": final, **utilisation.hard_labels()})
         finish(run, setup, inference, final)
 
 
@@ -146,17 +146,17 @@ def set_learning_rate(optimiser: torch.optim.SGD, schedule: ScheduleConfig, long
     return lr
 
 
-def observe(loss: Loss, network: Network) -> tuple[dict[str, float], NDArray[np.bool_] | None]:
-    """The loss, the gradient's length, the terms, and which rows were used (2B,): all that is logged, in one transfer."""
+def observe(loss: Loss, network: Network) -> tuple[dict[str, float], NDArray[np.int64] | None]:
+    """The loss, the gradient's length, the terms, and the hard labels (2B,): all that is logged, in one transfer."""
     gradients = [p.grad for p in checkpoint.trained_parameters(network).values() if p.grad is not None]
     named = {"loss": loss.total, "gradient": torch.nn.utils.get_total_norm(gradients), **loss.terms}
     tensors = {name: value.detach() for name, value in named.items() if isinstance(value, torch.Tensor)}
     parts = [torch.stack(list(tensors.values()))]
-    if loss.used is not None:
-        parts.append(loss.used.to(parts[0].dtype))
+    if loss.hard_label is not None:
+        parts.append(loss.hard_label.to(parts[0].dtype))  # exact: a float holds whole numbers up to sixteen million
     numbers = to_host(torch.cat(parts))
     values = {**named, **dict(zip(tensors, numbers[: len(tensors)].tolist(), strict=True))}
-    return values, None if loss.used is None else numbers[len(tensors) :] > 0
+    return values, None if loss.hard_label is None else numbers[len(tensors) :].astype(np.int64)
 
 
 def to_host(tensor: torch.Tensor) -> NDArray[np.float32]:

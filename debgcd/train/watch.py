@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -44,6 +45,9 @@ def measure(inference: Inference, truth: NDArray[np.int64], known: int) -> dict[
     if inference.novelty is not None:
         auroc = novelty_auroc(inference.novelty[have], truth[have] >= known)
     return {**scores, "auroc": None if np.isnan(auroc) else auroc}
+
+
+STEPS = 1000  # whose hard labels are kept to be judged together
 
 
 class Metrics:
@@ -105,20 +109,35 @@ class Metrics:
 
 
 class Utilisation:
-    """Which share of the unlabelled rows taught the debiased classifier; for Old and New apart where truth is known."""
+    """What the debiased classifier was taught: which share of the unlabelled rows, and how often rightly.
+
+    For Old and New apart where truth is known.
+    """
 
     def __init__(self, manifest: Manifest, setup: Setup):
         self._unlabelled, self._known = setup.label < 0, setup.known
         self._truth = truth_ids(manifest, training_rows(manifest))
+        self._taught: deque[tuple[NDArray[np.int64], NDArray[np.int64]]] = deque(maxlen=STEPS)  # truth, hard label
 
-    def shares(self, used: NDArray[np.bool_] | None, images: NDArray[np.int64]) -> dict[str, float]:
-        """used: (2B,) marks of the rows of two views, None where the method has none; images: (B,)."""
-        if used is None:
+    def shares(self, hard_label: NDArray[np.int64] | None, images: NDArray[np.int64]) -> dict[str, float]:
+        """hard_label: (2B,) of the rows of two views, -1 where none, None where the method has none; images: (B,)."""
+        if hard_label is None:
             return {}
         rows = np.concatenate([images, images])
-        free, new = self._unlabelled[rows], self._truth[rows] >= self._known
-        groups = {"used": free, "used_old": free & (self._truth[rows] >= 0) & ~new, "used_new": free & new}
+        truth, used = self._truth[rows], hard_label >= 0
+        free, new = self._unlabelled[rows], truth >= self._known
+        groups = {"used": free, "used_old": free & (truth >= 0) & ~new, "used_new": free & new}
+        told = used & (truth >= 0)
+        self._taught.append((truth[told], hard_label[told]))
         return {name: float(used[group].mean()) if group.any() else float("nan") for name, group in groups.items()}
+
+    def hard_labels(self) -> dict[str, Any]:
+        """How many of the latest steps' hard labels were right, after one matching; since the last call at most."""
+        if not self._taught:
+            return {}
+        truth, label = (np.concatenate(column) for column in zip(*self._taught, strict=True))
+        self._taught.clear()
+        return {"hard_labels": score(truth, label, self._known).to_json()["accuracy"]} if len(truth) else {}
 
 
 def _tensorboard(run: Run) -> Callable[[str, float, int], None]:

@@ -177,7 +177,7 @@ def test_the_detector_alone_is_its_weighted_loss_and_nothing_else(preset: str) -
         assert loss.total.item() == pytest.approx(0.3 * expected, rel=1e-10)
         assert output.detector.grad.abs().sum() > 0
         assert output.logits.grad is None and output.projection.grad is None and output.debiased.grad is None
-        assert loss.used is None
+        assert loss.hard_label is None
 
 
 def test_the_detector_alone_tunes_the_tail_and_leaves_the_classifier() -> None:
@@ -255,9 +255,11 @@ def test_without_its_two_losses_debgcd_is_simgcd_bit_for_bit() -> None:
 
 
 def used(chosen: Config, output: Output, label: Tensor, progress: float = 0.5) -> Tensor:
-    marks = create(chosen, KNOWN).loss(asked(output, chosen), batch(label), progress).used
-    assert marks is not None and marks.dtype == torch.bool and marks.shape == (len(output.logits),)
-    return marks
+    hard_label = create(chosen, KNOWN).loss(asked(output, chosen), batch(label), progress).hard_label
+    assert hard_label is not None and hard_label.shape == (len(output.logits),)
+    taught = hard_label >= 0
+    assert torch.equal(hard_label[taught], output.logits.argmax(1)[taught])
+    return taught
 
 
 @pytest.mark.parametrize("row", [2, 3, 5, 6])
@@ -320,8 +322,8 @@ def test_batches_of_one_kind_are_finite(preset: str, kind: str) -> None:
     for name, parameter in [*network.heads.named_parameters(), *network.backbone.tuned.named_parameters()]:
         assert parameter.grad is not None, name
         assert parameter.grad.isfinite().all(), name
-    assert loss.used is not None
-    assert not loss.used[(label >= 0).repeat(2)].any()
+    assert loss.hard_label is not None
+    assert (loss.hard_label[(label >= 0).repeat(2)] == -1).all()
 
 
 def test_heads_of_the_ablations() -> None:

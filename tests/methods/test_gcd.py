@@ -45,7 +45,7 @@ def test_the_loss_of_gcd_is_the_contrastive_one_alone() -> None:
             [z[i] for i in labelled], [y for y in label.tolist() if y >= 0], 0.07
         )
         assert loss.total.item() == pytest.approx(expected, rel=1e-10)
-        assert set(loss.terms) == {"info_nce", "supervised_contrastive"} and loss.used is None
+        assert set(loss.terms) == {"info_nce", "supervised_contrastive"} and loss.hard_label is None
         simgcd = create(config(method="simgcd"), KNOWN).loss(output, batch(label), 0.5)
         assert all(simgcd.terms[name].item() == term.item() for name, term in loss.terms.items())
 

@@ -122,10 +122,11 @@ def test_what_is_read_in_one_transfer_is_what_was_computed() -> None:
     tokens = torch.randn(2 * len(LABEL), TOKENS, generator=torch.Generator().manual_seed(0))
     loss = method.loss(network.from_tokens(tokens, network.learning), Batch.of(LABEL), 1.0)
     loss.total.backward()
-    values, used = loop.observe(loss, network)
+    values, hard_label = loop.observe(loss, network)
     squares = [p.grad.double().square().sum() for p in network.parameters() if p.grad is not None]
     assert values["gradient"] == pytest.approx(float(torch.stack(squares).sum().sqrt()), rel=1e-5)
     assert values["loss"] == loss.total.item()
     for name, term in loss.terms.items():
         assert values[name] == (term.item() if isinstance(term, Tensor) else term), name
-    assert loss.used is not None and used is not None and used.tolist() == loss.used.tolist() and used.any()
+    assert loss.hard_label is not None and hard_label is not None
+    assert hard_label.tolist() == loss.hard_label.tolist() and {-1} < set(hard_label.tolist())

@@ -6,13 +6,17 @@ import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from forks import logged_steps, result
 
+from debgcd.data.manifest import from_paths
 from debgcd.data.sampler import Sampler
 from debgcd.data.views import random_cuts
+from debgcd.train.run import training_labels
+from debgcd.train.watch import Utilisation
 
 Train = Callable[..., object]
 
@@ -99,6 +103,19 @@ def test_utilisation_of_old_and_new_is_logged_only_with_truth(
         assert shares and all(0 <= share <= 1 for share in shares)
     assert [line["used"] for line in logs["with"]] == [line["used"] for line in logs["without"]]
     assert any(line["used"] for line in logs["with"])
+    assert "hard_labels" not in (tmp_path / "without" / "metrics.jsonl").read_text()
+
+
+def test_hard_labels_are_judged_after_one_matching() -> None:
+    """Four unlabelled images of the known class 0 and of the new one; category 2 is the new class, 1 a mistake."""
+    manifest = from_paths([f"/{i}.png" for i in range(5)], ["a", None, None, None, None], ["a", "a", "a", "z", "z"])
+    setup = SimpleNamespace(label=training_labels(manifest), known=1)
+    utilisation = Utilisation(manifest, setup)  # type: ignore[arg-type]
+    rows = np.arange(5)
+    shares = utilisation.shares(np.array([-1, 0, -1, 2, 2, -1, 0, 1, -1, 2]), rows)
+    assert shares == {"used": 6 / 8, "used_old": 3 / 4, "used_new": 3 / 4}
+    assert utilisation.hard_labels() == {"hard_labels": {"all": 5 / 6, "old": 2 / 3, "new": 1.0}}
+    assert utilisation.hard_labels() == {}  # since the last call
 
 
 def test_a_seed_decides_which_images_and_which_views() -> None:

@@ -121,7 +121,7 @@ def spoil(monkeypatch: pytest.MonkeyPatch, step: int, change: Callable[[torch.Te
         found = original(self, output, label, progress)
         calls[0] += 1
         total = change(found.total) if calls[0] > step else found.total
-        return Loss(total, found.terms, found.used)
+        return Loss(total, found.terms, found.hard_label)
 
     real = torch.optim.SGD.step
     monkeypatch.setattr(DebGCD, "loss", loss)
