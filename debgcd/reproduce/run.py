@@ -19,7 +19,7 @@ from debgcd.progress import say
 from debgcd.reproduce.experiments import Experiment
 from debgcd.reproduce.grid import Cell, cell, devices, finish, keep_manifest
 from debgcd.reproduce.results import Outcome, result
-from debgcd.reproduce.scale import Small, part
+from debgcd.reproduce.scale import Small, classes_of, part
 from debgcd.reproduce.table import page
 
 Scale = Literal["full", "small"]
@@ -116,6 +116,6 @@ def _rows(wish: Wish, name: str) -> dict[str, Config]:
 def _k(wish: Wish, name: str, manifest: Manifest) -> int | None:
     """The number of classes, or what the paper estimated it to be; None: to be estimated."""
     if not wish.experiment.estimated_k:
-        return len(set(manifest.truths) - {None} | set(manifest.classes))
+        return classes_of(manifest)
     printed = paper.table(10).rows["estimated"].get(name) if wish.scale == "full" else None
     return None if printed is None else int(printed["k"].mean)

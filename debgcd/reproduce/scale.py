@@ -37,6 +37,11 @@ def part(manifest: Manifest, classes: int, images: int) -> Manifest:
     return manifest.select(sorted(kept))
 
 
+def classes_of(manifest: Manifest) -> int:
+    """How many classes there truly are, known and new."""
+    return len(set(manifest.truths) - {None} | set(manifest.classes))
+
+
 def _in_turn(known: list[str], new: list[str]) -> list[str]:
     """The first known, the first new, the second known, ...; then what is left of the longer list."""
     pairs = [name for pair in zip(known, new, strict=False) for name in pair]

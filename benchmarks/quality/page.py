@@ -1,0 +1,128 @@
+"""docs/results.md from the results as data: tables, paired differences, and the text of words.md around them."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))  # for grid.py
+
+from grid import mean_and_error  # noqa: E402
+
+from debgcd.reproduce.table import markdown  # noqa: E402
+
+MEASURES = {"all": "All", "old": "Old", "new": "New", "auroc": "AUROC"}
+# what is hoped for, in points of All: (better, worse, at least)
+ORDER = [("DebGCD", "SimGCD", 1.0), ("SimGCD", "semi-supervised k-means", 1.0), ("DebGCD", "k-means", 8.0)]
+
+Run = dict[str, Any]
+
+
+def write_page(results: Path, page: Path) -> None:
+    """Every part that has results, in the order of words.md, whose {names} are replaced by tables."""
+    parts = {place.stem: json.loads(place.read_text("utf-8")) for place in sorted(results.glob("*.json"))}
+    tables = {name: _part(name, found["runs"]) for name, found in parts.items()}
+    tables["measured"] = measured(parts.values())
+    if "methods" in parts:
+        tables |= {
+            "differences": differences(parts["methods"]["runs"]),
+            "curriculum": curriculum(parts["methods"]["runs"]),
+        }
+        tables["times"] = times(parts["methods"]["runs"])
+    text = (HERE / "words.md").read_text("utf-8")
+    for name, table in tables.items():
+        text = text.replace(f"{{{name}}}", table)
+    page.write_text(text, "utf-8")
+
+
+def _part(name: str, runs: list[Run]) -> str:
+    """A row a row of the grid, a group of columns a set: mean ± standard deviation over the seeds."""
+    measures = ["auroc"] if name == "detector" else list(MEASURES)
+    sets = list(dict.fromkeys(run["set"] for run in runs))
+    rows = list(dict.fromkeys(run["row"] for run in runs))
+    lines = []
+    for set_name in sets:
+        for row in rows:
+            mine = [run for run in runs if (run["row"], run["set"]) == (row, set_name)]
+            lines.append(
+                [set_name, row, str(len(mine)), *(_shown(run[measure] for run in mine) for measure in measures)]
+            )
+    return markdown(["set", "", "seeds", *(MEASURES[measure] for measure in measures)], lines)
+
+
+def differences(runs: list[Run]) -> str:
+    """Paired by set and seed: mean ± standard error of All, of AUROC, and the worst run against k-means."""
+    value = {(run["row"], run["set"], run["seed"]): run for run in runs}
+    pairs = sorted({(run["set"], run["seed"]) for run in runs})
+    rows = []
+    for better, worse, least in ORDER:
+        found = [value[better, *pair]["all"] - value[worse, *pair]["all"] for pair in pairs]
+        mean, error = mean_and_error(found)
+        by_set = ", ".join(
+            f"{name} {statistics.mean(d for d, pair in zip(found, pairs, strict=True) if pair[0] == name):+.1f}"
+            for name in dict.fromkeys(pair[0] for pair in pairs)
+        )
+        rows.append([f"{better} − {worse}, All", f"{mean:+.1f} ± {error:.1f}", f"≥ {least:.0f}", by_set])
+    novelty = [value["DebGCD", *pair]["auroc"] for pair in pairs]
+    rows.append(["AUROC of DebGCD's novelty", f"{statistics.mean(novelty):.1f}, least {min(novelty):.1f}", "≥ 85", ""])
+    worst = min(value["DebGCD", *pair]["all"] - value["k-means", *pair]["all"] for pair in pairs)
+    rows.append(["worst run of DebGCD − k-means", f"{worst:+.1f}", "≥ −5", ""])
+    return markdown([f"over {len(pairs)} paired runs", "found", "wanted", "by set"], rows)
+
+
+def curriculum(runs: list[Run]) -> str:
+    """Of DebGCD: the share of unlabelled rows used and the share of right hard labels, early, half way, at the end."""
+    rows = []
+    for name in dict.fromkeys(run["set"] for run in runs):
+        mine = [run for run in runs if run["set"] == name and run["row"] == "DebGCD"]
+        last = mine[0]["used"][-1][0]
+        for what, at in (("first third", 0), ("second third", 1), ("last third", 2)):
+            span = range(at * last // 3, (at + 1) * last // 3 + 1)
+            used = [
+                [row[i] for run in mine for row in run["used"] if row[0] in span and row[i] is not None] for i in (1, 2)
+            ]
+            right = [
+                [row[1][k] for run in mine for row in run["right"] if row[0] in span and row[1][k] is not None]
+                for k in ("old", "new")
+            ]
+            rows.append([name, what, *(_percent(values) for values in (*used, *right))])
+    return markdown(["set", "steps", "Old used", "New used", "Old right", "New right"], rows)
+
+
+def times(runs: list[Run]) -> str:
+    """Seconds of training, the view bank being built."""
+    rows = list(dict.fromkeys(run["row"] for run in runs))
+    sets = list(dict.fromkeys(run["set"] for run in runs))
+    cells = [
+        [
+            row,
+            *(
+                f"{statistics.mean(run['seconds'] for run in runs if (run['row'], run['set']) == (row, name)):.0f}"
+                for name in sets
+            ),
+        ]
+        for row in rows
+    ]
+    return markdown(["seconds of training", *sets], cells)
+
+
+def measured(parts: Iterable[dict[str, Any]]) -> str:
+    of = {(found["date"], found["processor"], found["cores"]) for found in parts}
+    return "; ".join(f"{date}, {processor}, {cores} cores, no GPU" for date, processor, cores in sorted(of))
+
+
+def _shown(values: Iterable[float | None]) -> str:
+    found = [value for value in values if value is not None]
+    if not found:
+        return "–"
+    spread = f" ± {statistics.stdev(found):.1f}" if len(found) > 1 else ""
+    return f"{statistics.mean(found):.1f}{spread}"
+
+
+def _percent(values: list[float]) -> str:
+    return f"{100 * statistics.mean(values):.0f}" if values else "–"

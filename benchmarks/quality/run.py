@@ -1,0 +1,117 @@
+"""How good the methods are with few images and a short schedule: the runs of grid.yaml, then docs/results.md from them.
+
+.venv/bin/python benchmarks/quality/run.py --root DIR [--root DIR ...] [PART ...]
+
+DIR holds CIFAR-10, Oxford-IIIT Pet and CUB-200-2011 in their original layouts (`debgcd fetch` gets them); the digits come with
+scikit-learn. PART is a name in grid.yaml; without one, all. Stopped, it goes on where it was. Results are kept as
+benchmarks/quality/results/PART.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))  # for grid.py
+
+from page import write_page  # noqa: E402
+
+from debgcd import config as configuration  # noqa: E402
+from debgcd.bench.facts import facts  # noqa: E402
+from debgcd.data.benchmarks import read_benchmark  # noqa: E402
+from debgcd.data.manifest import Manifest, read_manifest  # noqa: E402
+from debgcd.demo import digits  # noqa: E402
+from debgcd.errors import DataError  # noqa: E402
+from debgcd.reproduce.grid import Cell, cell, devices, finish, keep_manifest  # noqa: E402
+from debgcd.reproduce.results import result  # noqa: E402
+from debgcd.reproduce.scale import classes_of, part  # noqa: E402
+from debgcd.train.start import cache_folder  # noqa: E402
+
+ROOT = HERE.parent.parent
+CLASSES, IMAGES = 50, 2000
+
+
+def main() -> None:
+    grid = yaml.safe_load((HERE / "grid.yaml").read_text("utf-8"))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", choices=[[], *grid], metavar="PART", help=", ".join(grid))
+    parser.add_argument("--root", type=Path, action="append", required=True, metavar="DIR", help="where the sets lie")
+    parser.add_argument("--work", type=Path, default=ROOT / "runs" / "quality", help="where the runs go")
+    parser.add_argument("--cache", help="for view banks (default as debgcd train)")
+    options = parser.parse_args()
+    manifests: dict[str, Path] = {}
+    for name in options.parts or grid:
+        cells = []
+        for set_name in grid[name]["sets"]:
+            if set_name not in manifests:
+                manifests[set_name] = images_of(set_name, options.root, options.work, cache_folder(options.cache))
+            cells += cells_of(grid[name], set_name, manifests[set_name], options.work, options.cache)
+        failed = finish(cells, devices())
+        if failed:
+            sys.exit("\n".join(f"{folder}: {reason}" for folder, reason in failed.items()))
+        written = {**facts(), "command": f"benchmarks/quality/run.py {name}", "runs": [told(each) for each in cells]}
+        place = HERE / "results" / f"{name}.json"
+        place.parent.mkdir(exist_ok=True)
+        place.write_text(json.dumps(written, indent=1) + "\n", "utf-8")
+    write_page(HERE / "results", ROOT / "docs" / "results.md")
+
+
+def images_of(name: str, roots: list[Path], work: Path, cache: Path) -> Path:
+    """The set's manifest: all digits; of the others at most so many classes and images, half of the classes known."""
+    manifest = digits(work / "digits") if name == "digits" else part(_training(name, roots, cache), CLASSES, IMAGES)
+    return keep_manifest(manifest, work / f"{name}.csv")
+
+
+def _training(name: str, roots: list[Path], cache: Path) -> Manifest:
+    errors = []
+    for root in roots:
+        try:
+            manifest = read_benchmark(name, root, cache).manifest
+            return manifest.select(manifest.is_train())
+        except DataError as error:
+            errors.append(str(error))
+    sys.exit("; ".join(errors))
+
+
+def cells_of(grid: dict[str, Any], name: str, manifest: Path, work: Path, cache: str | None) -> list[Cell]:
+    known = {"k": classes_of(read_manifest(manifest)), "backbone": {"tuned_blocks": 2}, "run": {"cache": cache}}
+    base = configuration.override(configuration.compose("small"), known, where=name)
+    cells = []
+    for row, values in grid["rows"].items():
+        config = configuration.override(base, values, where=row)
+        seeds = grid["seeds"] if isinstance(grid["seeds"], int) else grid["seeds"][row]
+        cells += [cell(row, name, seed, manifest, config, work) for seed in range(seeds)]
+    return cells
+
+
+def told(each: Cell) -> dict[str, Any]:
+    """The run's scores, and from metrics.jsonl how the curriculum opened and how long the steps took."""
+    found = result(each)
+    lines = [json.loads(line) for line in (each.folder / "metrics.jsonl").read_text("utf-8").splitlines()]
+    steps = [line for line in lines if "loss" in line]
+    seconds = sum(each.config.schedule.batch / line["images_per_second"] for line in steps)
+    used = [
+        [line["step"], line["used_old"], line["used_new"]]
+        for line in steps[:: max(1, len(steps) // 20)]
+        if "used_old" in line
+    ]
+    right = [[line["step"], line["hard_labels"]] for line in lines if "hard_labels" in line]
+    scores = {
+        "row": found.row,
+        "set": found.set,
+        "seed": found.seed,
+        "views": found.views,
+        "images": found.images,
+        "k": found.k,
+    }
+    return {**scores, **found.unlabelled, "seconds": round(seconds, 1), "used": used, "right": right}
+
+
+if __name__ == "__main__":
+    main()
