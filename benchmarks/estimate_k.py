@@ -1,10 +1,10 @@
 """Estimates of K on image sets whose number of classes is known, and the time of an estimate against scikit-learn's.
 
-.venv/bin/python benchmarks/estimate_k.py digits NAME=MANIFEST.csv ...
+.venv/bin/python benchmarks/estimate_k.py digits cifar10 pets cub --root DIR [--root DIR]
 .venv/bin/python benchmarks/estimate_k.py --speed
 
-A manifest has the columns path, label (empty: unlabelled) and truth, as `debgcd check --manifest` writes it; `digits` is the demo's
-set. Features: centre crops through the frozen Lite0 backbone with the views of the `small` preset; truth is read only to print it.
+DIR holds the sets in their original layouts; of CIFAR-10 4 000 training images are taken, of the others all. Features: centre
+crops through the frozen Lite0 backbone with the views of the `small` preset; truth is read only to print it.
 --speed: one estimate and one bounded search with scikit-learn's KMeans (n_init 10, each whole K once), the same data and bounds.
 Writes docs/estimate_k.json and the table in docs/unknown_k.md; what is not measured again stays.
 """
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 from clustering import sphere_mixture
-from grid import write_between
+from grid import images_of, write_between
 from scipy.optimize import minimize_scalar
 from sklearn.cluster import KMeans
 from torch import Tensor
@@ -29,8 +29,7 @@ from torch import Tensor
 from debgcd import config as configuration
 from debgcd.bench.facts import facts
 from debgcd.cluster.estimate_k import Estimate, estimate_k
-from debgcd.data.manifest import Manifest, read_manifest
-from debgcd.demo import digits
+from debgcd.data.manifest import Manifest
 from debgcd.evaluate.accuracy import clustering_accuracy
 from debgcd.progress import progress, say
 from debgcd.train.run import training_labels, training_rows
@@ -40,12 +39,14 @@ from debgcd.train.watch import truth_ids
 
 ROOT = Path(__file__).resolve().parent.parent
 FILE, PAGE = ROOT / "docs" / "estimate_k.json", ROOT / "docs" / "unknown_k.md"
+IMAGES = {"cifar10": 4_000}
 POINTS, WIDTH, CLASSES, KNOWN = 6_000, 768, 200, 100
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sets", nargs="*", metavar="NAME=MANIFEST.csv", help="or `digits`")
+    parser.add_argument("sets", nargs="*", metavar="SET", help="digits or a benchmark")
+    parser.add_argument("--root", type=Path, action="append", default=[], metavar="DIR", help="where the sets lie")
     parser.add_argument("--speed", action="store_true", help="measure the time instead; some minutes")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--work", type=Path, default=ROOT / "runs" / "estimate-k", help="where the digits go")
@@ -53,9 +54,10 @@ def main() -> None:
     if options.speed == bool(options.sets):
         parser.error("name some sets, or ask for --speed")
     entries: dict[str, Any] = {"speed": against_scikit_learn(options.seed)} if options.speed else {}
-    for given in options.sets:
-        name, _, path = given.partition("=")
-        manifest = read_manifest(Path(path)) if path else digits(options.work)
+    for name in options.sets:
+        manifest = images_of(
+            name, options.root, options.work, cache_folder(None), classes=1000, images=IMAGES.get(name, 10**9)
+        )
         entries[name] = measured(name, manifest, options.seed)
     before = json.loads(FILE.read_text("utf-8")) if FILE.exists() else {}
     FILE.write_text(json.dumps(before | entries, indent=2) + "\n", "utf-8")

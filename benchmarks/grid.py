@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from debgcd import config as configuration
 from debgcd.config import Config
+from debgcd.data.benchmarks import read_benchmark
 from debgcd.data.manifest import Manifest
+from debgcd.demo import digits
+from debgcd.errors import DataError
 from debgcd.progress import say
+from debgcd.reproduce.scale import part
 from debgcd.train.run import Run, require_new
 from debgcd.train.start import begin, resume
 
@@ -48,6 +53,20 @@ def classes_in_turn(manifest: Manifest, images: int) -> Manifest:
             if sum(truth in chosen or truth == name for truth in train.truths) <= images:
                 chosen.add(name)
     return train.select([i for i, truth in enumerate(train.truths) if truth in chosen])
+
+
+def images_of(name: str, roots: Sequence[Path], work: Path, cache: Path, classes: int, images: int) -> Manifest:
+    """All of the digits; of a benchmark's training images at most so many, from at most so many classes."""
+    if name == "digits":
+        return digits(work / "digits")
+    errors = []
+    for root in roots:
+        try:
+            manifest = read_benchmark(name, root, cache).manifest
+            return part(manifest.select(manifest.is_train()), classes, images)
+        except DataError as error:
+            errors.append(str(error))
+    sys.exit("; ".join(errors) or f"say with --root where {name} lies")
 
 
 def number_of_classes(manifest: Manifest) -> int:

@@ -20,17 +20,15 @@ import yaml
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))  # for grid.py
 
+from grid import images_of  # noqa: E402
 from page import write_page  # noqa: E402
 
 from debgcd import config as configuration  # noqa: E402
 from debgcd.bench.facts import facts  # noqa: E402
-from debgcd.data.benchmarks import read_benchmark  # noqa: E402
-from debgcd.data.manifest import Manifest, read_manifest  # noqa: E402
-from debgcd.demo import digits  # noqa: E402
-from debgcd.errors import DataError  # noqa: E402
+from debgcd.data.manifest import read_manifest  # noqa: E402
 from debgcd.reproduce.grid import Cell, cell, devices, finish, keep_manifest  # noqa: E402
 from debgcd.reproduce.results import result  # noqa: E402
-from debgcd.reproduce.scale import classes_of, part  # noqa: E402
+from debgcd.reproduce.scale import classes_of  # noqa: E402
 from debgcd.train.start import cache_folder  # noqa: E402
 
 ROOT = HERE.parent.parent
@@ -50,7 +48,8 @@ def main() -> None:
         cells = []
         for set_name in grid[name]["sets"]:
             if set_name not in manifests:
-                manifests[set_name] = images_of(set_name, options.root, options.work, cache_folder(options.cache))
+                found = images_of(set_name, options.root, options.work, cache_folder(options.cache), CLASSES, IMAGES)
+                manifests[set_name] = keep_manifest(found, options.work / f"{set_name}.csv")
             cells += cells_of(grid[name], set_name, manifests[set_name], options.work, options.cache)
         failed = finish(cells, devices())
         if failed:
@@ -60,23 +59,6 @@ def main() -> None:
         place.parent.mkdir(exist_ok=True)
         place.write_text(json.dumps(written, indent=1) + "\n", "utf-8")
     write_page(HERE / "results", ROOT / "docs" / "results.md")
-
-
-def images_of(name: str, roots: list[Path], work: Path, cache: Path) -> Path:
-    """The set's manifest: all digits; of the others at most so many classes and images, half of the classes known."""
-    manifest = digits(work / "digits") if name == "digits" else part(_training(name, roots, cache), CLASSES, IMAGES)
-    return keep_manifest(manifest, work / f"{name}.csv")
-
-
-def _training(name: str, roots: list[Path], cache: Path) -> Manifest:
-    errors = []
-    for root in roots:
-        try:
-            manifest = read_benchmark(name, root, cache).manifest
-            return manifest.select(manifest.is_train())
-        except DataError as error:
-            errors.append(str(error))
-    sys.exit("; ".join(errors))
 
 
 def cells_of(grid: dict[str, Any], name: str, manifest: Path, work: Path, cache: str | None) -> list[Cell]:
