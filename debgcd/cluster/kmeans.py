@@ -19,6 +19,7 @@ from torch.nn.functional import normalize
 from debgcd.cluster.blocks import Points, one_thread_each, read
 from debgcd.cluster.lloyd import Finished, Fixed, fix, lloyd
 from debgcd.cluster.seeding import plus_plus
+from debgcd.cluster.whiten import whiten
 
 AXES = 128  # principal axes that a warm start clusters along
 
@@ -98,11 +99,13 @@ def kmeans(
 def prototypes(features: Tensor, label: Tensor, k: int, *, seed: int = 0) -> Tensor:
     """Unit-length centres of a semi-supervised clustering, for a classifier to start from: (N, width) -> (K, width).
 
-    Clustered along the features' first principal axes: the many others are mostly noise, in which restarts end in very
-    different clusterings.
+    Clustered along the features' first principal axes, because the many others are mostly noise, in which restarts end in
+    very different clusterings; and with the scatter within known classes taken out, because what varies within a class
+    tells nothing about classes.
     """
     unit = normalize(features, dim=1)
-    found = kmeans(normalize(principal(features, AXES), dim=1), label, k, seed=seed).assignment
+    points = whiten(principal(features, AXES), label)
+    found = kmeans(normalize(points, dim=1), label, k, seed=seed).assignment
     sums = torch.zeros(k, features.shape[1], dtype=unit.dtype, device=unit.device).index_add_(0, found, unit)
     empty = torch.bincount(found, minlength=k) == 0  # fewer free points than clusters
     sums[empty] = unit[: int(empty.sum())]  # a prototype without length would have a gradient without bound
