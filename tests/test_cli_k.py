@@ -91,3 +91,12 @@ def test_fewer_than_the_known_classes(command: Command, shared_csv: Path) -> Non
     said = command("estimate-k", shared_csv, "--preset", "small", "--max", "1")
     assert said.code == 2
     assert "2 classes are labelled already" in said.complaint
+
+
+def test_where_nothing_tells_k_the_run_directory_stays_free(train: Command, tiny_folder: Path, tmp_path: Path) -> None:
+    for path in (tiny_folder / "labelled").glob("*/0[2-9].png"):
+        path.unlink()  # one labelled image a class
+    run = tmp_path / "run"
+    said = train(tiny_folder, run, "--k", "auto", "--epochs", "0")
+    assert said.code == 3 and "give --k a number" in said.complaint
+    assert train(tiny_folder, run, "--k", "5", "--epochs", "0").code == 0

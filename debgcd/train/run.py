@@ -19,8 +19,10 @@ from debgcd.data.manifest import Manifest, read_manifest, write_manifest, write_
 from debgcd.errors import DataError, UsageError
 from debgcd.files import write_json, write_text
 
-# What `create` writes before config.yaml; where there is no more than this, a run was killed before it began.
+# What `create` writes before config.yaml, and the lock; where there is no more than this, a run was killed before it began
+# or was refused.
 BEGINNING = {name for file in ("manifest.csv", "skipped.csv", "environment.json") for name in (file, f".{file}.tmp")}
+BEGINNING |= {".lock"}
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from torch.utils import deterministic
 from debgcd.config import Config
 from debgcd.data.image_cache import decide_image_cache
 from debgcd.data.manifest import Manifest, require_trainable, scan, write_skipped
-from debgcd.errors import DataError, UsageError
+from debgcd.errors import DataError, DebgcdError, UsageError
 from debgcd.files import lock
 from debgcd.methods import METHODS, require_method
 from debgcd.model.backbone import Backbone
@@ -158,7 +158,11 @@ def _to_the_end(run: Run, backbone: Backbone) -> Run:
     with _repeatable(), lock(run.folder):
         tokens = open_tokens(run.config, run.manifest, backbone, cache_folder(run.config.run.cache))
         if run.config.k is None:
-            run = decide_k(run, backbone, tokens)
+            try:
+                run = decide_k(run, backbone, tokens)
+            except DebgcdError:
+                (run.folder / "config.yaml").unlink()  # not begun: the folder is free for a try with a K that is given
+                raise
         train(run, prepare(run, backbone, tokens))
     return run
 
