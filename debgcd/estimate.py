@@ -5,17 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from debgcd.cluster.estimate_k import Estimate, Way
 from debgcd.config import Config
 from debgcd.data.manifest import Manifest, require_trainable, scan
 from debgcd.progress import progress
 from debgcd.train.how_many import estimate
-from debgcd.train.infer import features
 from debgcd.train.model_folder import load_model
-from debgcd.train.run import open_run, training_labels
-from debgcd.train.setup import frozen_features, open_tokens
+from debgcd.train.run import open_run, training_labels, training_paths
+from debgcd.train.setup import finite_features, frozen_features, open_tokens
 from debgcd.train.start import cache_folder, decide, once
 
 
@@ -27,7 +24,7 @@ def from_images(manifest: Manifest, config: Config, way: Way, most: int | None =
     config, backbone = decide(replace(config, method="sskmeans"), manifest)
     label = training_labels(manifest)
     tokens = open_tokens(config, manifest, backbone, cache_folder(config.run.cache))
-    return estimate(frozen_features(backbone, tokens, len(label)), label, config.seed, way, most)
+    return estimate(frozen_features(backbone, tokens, training_paths(manifest)), label, config.seed, way, most)
 
 
 def from_run(folder: Path, way: Way, most: int | None = None) -> Estimate:
@@ -37,5 +34,5 @@ def from_run(folder: Path, way: Way, most: int | None = None) -> Estimate:
     model = load_model(run.model, backbone=None, cache=cache, device=run.config.run.device)
     tokens = open_tokens(once(run.config), run.manifest, model.network.backbone, cache)
     label = training_labels(run.manifest)
-    learned = features(model.network, tokens.centre(np.arange(len(label))))
+    learned = finite_features(model.network, tokens, training_paths(run.manifest))
     return estimate(learned, label, run.config.seed, way, most)

@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import Tensor
+
+from debgcd.model.lite import LiteBackbone
 
 Train = Callable[..., Any]
 Command = Callable[..., Any]
@@ -272,3 +275,23 @@ def test_a_mistake_of_the_program_is_not_hidden(
     monkeypatch.setattr("debgcd.train.start.train", mistake)
     with pytest.raises(ZeroDivisionError):
         train(shared_folder, tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    "words", [("--method", "kmeans"), ("--method", "sskmeans"), ("--k", "auto"), ("--method", "debgcd")]
+)
+def test_features_that_are_not_finite(
+    train: Train, shared_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    """Standardising would spread them over all images."""
+    tail = LiteBackbone.tail
+
+    def spoil(self: LiteBackbone, tokens: Tensor) -> Tensor:
+        feature = tail(self, tokens)
+        feature[3:5, 7] = float("nan")
+        return feature
+
+    monkeypatch.setattr(LiteBackbone, "tail", spoil)
+    said = train(shared_folder, tmp_path / "run", *words)
+    fourth = sorted((shared_folder / "labelled").rglob("*.png"))[3]
+    assert said.code == 3 and f"the features of 2 of 24 images are not finite, first of {fourth}" in said.complaint

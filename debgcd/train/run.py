@@ -129,6 +129,11 @@ def training_rows(manifest: Manifest) -> NDArray[np.int64]:
     return np.flatnonzero(manifest.is_train())
 
 
+def training_paths(manifest: Manifest) -> list[Path]:
+    """The training rows' files."""
+    return [manifest.paths[row] for row in training_rows(manifest)]
+
+
 def training_labels(manifest: Manifest) -> NDArray[np.int64]:
     """(N,) class numbers of the training rows, -1 where there is no label."""
     return manifest.label_index()[training_rows(manifest)]

@@ -25,7 +25,7 @@ from debgcd.train.finish import evaluate, unlabelled, write_evaluation
 from debgcd.train.how_many import decide_k
 from debgcd.train.loop import length, train
 from debgcd.train.model_folder import load_model
-from debgcd.train.run import Run, open_run, test_rows, training_labels, training_rows
+from debgcd.train.run import Run, open_run, test_rows, training_labels, training_paths, training_rows
 from debgcd.train.run import create as create_run
 from debgcd.train.setup import Setup, decide_bank, open_tokens, prepare
 from debgcd.train.watch import has_truth
@@ -75,7 +75,8 @@ def measure(folder: Path) -> dict[str, object]:
     cache = cache_folder(run.config.run.cache)
     model = load_model(run.model, backbone=None, cache=cache, device=run.config.run.device)
     tokens = open_tokens(once(run.config), run.manifest, model.network.backbone, cache)
-    setup = Setup(model.network, model.method, tokens, training_labels(run.manifest), len(run.manifest.classes))
+    known, label = len(run.manifest.classes), training_labels(run.manifest)
+    setup = Setup(model.network, model.method, tokens, label, known, training_paths(run.manifest))
     return write_evaluation(run, evaluate(run, setup, unlabelled(setup)))
 
 
@@ -103,7 +104,7 @@ def decide(config: Config, manifest: Manifest) -> tuple[Config, Backbone]:
     Only K may stay open: its estimate needs the features.
     """
     wanted, cache = config.backbone, cache_folder(config.run.cache)
-    paths = [manifest.paths[row] for row in training_rows(manifest)]
+    paths = training_paths(manifest)
     if METHODS[config.method].trains and not length(config.schedule, len(paths)).steps:
         say("method: sskmeans, because nothing is trained in 0 steps: semi-supervised k-means on frozen features")
         config = replace(config, method="sskmeans")
