@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from debgcd import config as configuration
 from debgcd.cluster.estimate_k import Estimate, Way
 from debgcd.config import Config
 from debgcd.data.manifest import Manifest, require_trainable, scan
@@ -27,12 +30,13 @@ def from_images(manifest: Manifest, config: Config, way: Way, most: int | None =
     return estimate(frozen_features(backbone, tokens, training_paths(manifest)), label, config.seed, way, most)
 
 
-def from_run(folder: Path, way: Way, most: int | None = None) -> Estimate:
-    """From the features that a finished run has learned."""
+def from_run(folder: Path, changes: Mapping[str, Any], way: Way, most: int | None = None) -> Estimate:
+    """From the features that a finished run has learned; `changes` to its configuration: another seed, cache, device."""
     run = open_run(folder)
-    cache = cache_folder(run.config.run.cache)
-    model = load_model(run.model, backbone=None, cache=cache, device=run.config.run.device)
-    tokens = open_tokens(once(run.config), run.manifest, model.network.backbone, cache)
+    config = once(configuration.override(run.config, changes, where="the command line"))
+    cache = cache_folder(config.run.cache)
+    model = load_model(run.model, backbone=None, cache=cache, device=config.run.device)
+    tokens = open_tokens(config, run.manifest, model.network.backbone, cache)
     label = training_labels(run.manifest)
     learned = finite_features(model.network, tokens, training_paths(run.manifest))
-    return estimate(learned, label, run.config.seed, way, most)
+    return estimate(learned, label, config.seed, way, most)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -68,7 +70,9 @@ def test_zero_epochs_give_an_answer_with_novelty(train: Command, shared_csv: Pat
     assert scores["auroc"] is not None
 
 
-def test_estimate_k_of_images_and_of_a_run(train: Command, command: Command, shared_csv: Path, tmp_path: Path) -> None:
+def test_estimate_k_of_images_and_of_a_run(
+    train: Command, command: Command, shared_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     said = command("estimate-k", shared_csv, "--preset", "small", "--plot", tmp_path / "k.png")
     assert said.code == 0, said.err
     assert "categories, known and new (between" in said.out
@@ -78,6 +82,39 @@ def test_estimate_k_of_images_and_of_a_run(train: Command, command: Command, sha
     of_run = command("estimate-k", run, "--json")
     assert of_run.code == 0, of_run.err
     assert json.loads(of_run.out)["k"] >= 2
+    for name, value in OF_IMAGES.items():
+        said = command("estimate-k", run, name, value)
+        assert said.code == 2 and said.complaint.startswith(f"debgcd: {name} does not go with a run")
+    asked = []
+    monkeypatch.setattr("debgcd.estimate.estimate", lambda *given: asked.append(given) or sys.exit(5))
+    assert command("estimate-k", run, "--seed", "7").code == 5
+    assert asked[0][2] == 7
+
+
+OF_IMAGES = {"--benchmark": "cub", "--root": ".", "--split": "stratified", "--preset": "small", "--backbone": "lite0"}
+OF_IMAGES |= {"--bank": "on", "--config": "c.yaml", "--set": "views.size=32"}
+
+
+@pytest.mark.parametrize("place", ["k.foo", "k", ".", "folder.png", "nowhere/k.png"])
+def test_a_plot_that_cannot_be_is_refused_before_the_work(
+    command: Command, shared_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    monkeypatch.setattr("debgcd.estimate.from_images", lambda *_: pytest.fail("the work has begun"))
+    (tmp_path / "folder.png").mkdir()
+    said = command("estimate-k", shared_csv, "--preset", "small", "--plot", tmp_path / place)
+    assert said.code == 2 and "plot" in said.complaint
+
+
+def test_a_plot_that_fails_does_not_take_the_estimate_with_it(
+    command: Command, shared_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("PIL.Image.Image.save", full)
+    said = command("estimate-k", shared_csv, "--preset", "small", "--plot", tmp_path / "k.png")
+    assert said.code == 3 and "No space left" in said.complaint
+    assert "categories, known and new (between" in said.out
 
 
 @pytest.mark.parametrize("text", ["many", "2.5", "x2", ""])
