@@ -10,8 +10,8 @@ from typing import Any
 from debgcd import config as configuration
 from debgcd.cluster.estimate_k import Estimate, Way
 from debgcd.config import Config
-from debgcd.data.manifest import Manifest, require_trainable, scan
-from debgcd.progress import progress
+from debgcd.data.manifest import Manifest, lost_classes, require_trainable, scan
+from debgcd.progress import progress, say
 from debgcd.train.how_many import estimate
 from debgcd.train.model_folder import load_model
 from debgcd.train.run import open_run, training_labels, training_paths
@@ -21,9 +21,12 @@ from debgcd.train.start import cache_folder, decide, once
 
 def from_images(manifest: Manifest, config: Config, way: Way, most: int | None = None) -> Estimate:
     """From the frozen features of images; they are kept in the cache for the next question."""
+    listed = manifest
     with progress("reading images") as report:
         manifest = scan(manifest, config.run.workers, report)
     require_trainable(manifest, None)
+    for line in lost_classes(listed, manifest):
+        say(f"known classes: {line}")
     config, backbone = decide(replace(config, method="sskmeans"), manifest)
     label = training_labels(manifest)
     tokens = open_tokens(config, manifest, backbone, cache_folder(config.run.cache))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import errno
 import json
+import re
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -41,7 +44,15 @@ def test_twice_the_estimate(train: Command, shared_csv: Path, tmp_path: Path) ->
 
 def test_a_given_k_is_kept_whether_used_or_not(train: Command, shared_csv: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    assert train(shared_csv, run, "--k", "9").code == 0
+    said = train(shared_csv, run, "--k", "9")
+    assert said.code == 0
+    with open(run / "predictions.csv", encoding="utf-8", newline="") as file:
+        used = {row["id"] for row in csv.DictReader(file)}
+    known = len({"cat", "dog"} - used)
+    assert len(used) < 9
+    line = f"{len(used)} of 9 categories are in use: no unlabelled image is in {known} known classes and"
+    assert f"{line} {9 - len(used) - known} new categories\n" in said.out
+    assert json.loads((run / "evaluation.json").read_text("utf-8"))["k"] == 9
     assert not (run / "estimate.json").exists()
     assert len(json.loads((run / "model" / "categories.json").read_text("utf-8"))) == 9
 
@@ -54,6 +65,7 @@ def test_a_pruned_run_can_be_measured_again_and_predicts(
     categories = json.loads((run / "model" / "categories.json").read_text("utf-8"))
     assert len(categories) < 12, "fourteen unlabelled images do not fill ten new categories"
     before = (run / "evaluation.json").read_text("utf-8")
+    assert json.loads(before)["k"] == len(categories)
     assert command("evaluate", run).code == 0
     assert (run / "evaluation.json").read_text("utf-8") == before
     assert command("predict", run, shared_folder / "unlabelled", "-o", tmp_path / "out.csv").code == 0
@@ -137,3 +149,17 @@ def test_where_nothing_tells_k_the_run_directory_stays_free(train: Command, tiny
     said = train(tiny_folder, run, "--k", "auto", "--epochs", "0")
     assert said.code == 3 and "give --k a number" in said.complaint
     assert train(tiny_folder, run, "--k", "5", "--epochs", "0").code == 0
+
+
+def test_one_known_class_tells_little(command: Command, train: Command, tiny_folder: Path, tmp_path: Path) -> None:
+    shutil.rmtree(tiny_folder / "labelled" / "dog")
+    said = train(tiny_folder, tmp_path / "run", "--k", "auto", "--epochs", "0")
+    assert said.code == 0, said.err
+    for heard in (said, command("estimate-k", tiny_folder, "--preset", "small")):
+        assert "one known class cannot tell how wide a category is" in heard.err and "give --k a number" in heard.err
+
+
+def test_what_was_estimated_is_said_in_a_readable_line(train: Command, shared_csv: Path, tmp_path: Path) -> None:
+    said = train(shared_csv, tmp_path / "run", "--k", "auto", "--epochs", "0")
+    assert re.search(r"^categories: about \d+ \(\d+ to \d+\); K = \d+ \(choose another with --k\)$", said.err, re.M)
+    assert "cannot tell how wide" not in said.err

@@ -13,7 +13,7 @@ from torch.utils import deterministic
 
 from debgcd.config import Config
 from debgcd.data.image_cache import decide_image_cache
-from debgcd.data.manifest import Manifest, require_trainable, scan, write_skipped
+from debgcd.data.manifest import Manifest, lost_classes, require_trainable, scan, write_skipped
 from debgcd.errors import DataError, DebgcdError, UsageError
 from debgcd.files import lock
 from debgcd.methods import METHODS, require_method
@@ -41,12 +41,15 @@ def cache_folder(given: str | os.PathLike[str] | None) -> Path:
 def begin(manifest: Manifest, config: Config, folder: Path) -> Run:
     """Decide what is open, write the run directory (new, see `require_new`), train to the end."""
     require_ready(manifest, config)
+    listed = manifest
     with progress("reading images") as report:
         manifest = scan(manifest, config.run.workers, report)
     if manifest.skipped:
         write_skipped(manifest.skipped, folder / "skipped.csv")  # now, because what is left may be refused
         say(f"{len(manifest.skipped)} files cannot be used; {folder / 'skipped.csv'} says why")
     require_ready(manifest, config)
+    for line in lost_classes(listed, manifest):
+        say(f"known classes: {line}")
     config, backbone = decide(config, manifest)
     run = create_run(folder, config, manifest)
     return _to_the_end(run, backbone)
@@ -77,7 +80,7 @@ def measure(folder: Path) -> dict[str, object]:
     tokens = open_tokens(once(run.config), run.manifest, model.network.backbone, cache)
     known, label = len(run.manifest.classes), training_labels(run.manifest)
     setup = Setup(model.network, model.method, tokens, label, known, training_paths(run.manifest))
-    return write_evaluation(run, evaluate(run, setup, unlabelled(setup)))
+    return write_evaluation(run, evaluate(run, setup, unlabelled(setup)), len(model.categories))
 
 
 def once(config: Config) -> Config:
