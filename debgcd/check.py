@@ -99,7 +99,7 @@ def _warnings(classes: Counter[str]) -> list[str]:
     single = sorted(name for name, count in classes.items() if count == 1)
     if single:
         found.append(
-            f"{len(single)} known classes have one labelled image only, e.g. {single[0]!r}; two or more are better"
+            f"known classes with one labelled image only: {len(single)}, e.g. {single[0]!r}; two or more are better"
         )
     if len(classes) == 1:
         found.append("there is only one known class; what makes a class is learned better from several")

@@ -292,7 +292,7 @@ def test_a_known_class_without_a_usable_image_is_named(
 ) -> None:
     for path in (tiny_folder / "labelled" / "dog").iterdir():
         path.write_bytes(b"no image")
-    line = "no image of 'dog' can be used, so 1 of 2 are not known in what follows"
+    line = "no image of 'dog' can be used: 1 of 2 known classes left"
     assert f"note: {line}" in command("check", tiny_folder, "--preset", "small", "--k", 3).out
     assert f"known classes: {line}" in train(tiny_folder, tmp_path / "run", "--method", "sskmeans").err
     assert f"known classes: {line}" in command("estimate-k", tiny_folder, "--preset", "small").err

@@ -50,8 +50,8 @@ def test_a_given_k_is_kept_whether_used_or_not(train: Command, shared_csv: Path,
         used = {row["id"] for row in csv.DictReader(file)}
     known = len({"cat", "dog"} - used)
     assert len(used) < 9
-    line = f"{len(used)} of 9 categories are in use: no unlabelled image is in {known} known classes and"
-    assert f"{line} {9 - len(used) - known} new categories\n" in said.out
+    line = f"{len(used)} of 9 categories are in use; without an unlabelled image: {known} known, {9 - len(used) - known} new"
+    assert line in said.out.splitlines()
     assert json.loads((run / "evaluation.json").read_text("utf-8"))["k"] == 9
     assert not (run / "estimate.json").exists()
     assert len(json.loads((run / "model" / "categories.json").read_text("utf-8"))) == 9
@@ -146,20 +146,25 @@ def test_where_nothing_tells_k_the_run_directory_stays_free(train: Command, tiny
     for path in (tiny_folder / "labelled").glob("*/0[2-9].png"):
         path.unlink()  # one labelled image a class
     run = tmp_path / "run"
-    said = train(tiny_folder, run, "--k", "auto", "--epochs", "0")
+    said = train(tiny_folder, run, "--k", "auto", "--method", "sskmeans")
     assert said.code == 3 and "give --k a number" in said.complaint
-    assert train(tiny_folder, run, "--k", "5", "--epochs", "0").code == 0
+    assert train(tiny_folder, run, "--k", "5", "--method", "sskmeans").code == 0
 
 
 def test_one_known_class_tells_little(command: Command, train: Command, tiny_folder: Path, tmp_path: Path) -> None:
     shutil.rmtree(tiny_folder / "labelled" / "dog")
-    said = train(tiny_folder, tmp_path / "run", "--k", "auto", "--epochs", "0")
+    said = train(tiny_folder, tmp_path / "run", "--k", "auto", "--method", "sskmeans")
     assert said.code == 0, said.err
     for heard in (said, command("estimate-k", tiny_folder, "--preset", "small")):
         assert "one known class cannot tell how wide a category is" in heard.err and "give --k a number" in heard.err
 
 
 def test_what_was_estimated_is_said_in_a_readable_line(train: Command, shared_csv: Path, tmp_path: Path) -> None:
-    said = train(shared_csv, tmp_path / "run", "--k", "auto", "--epochs", "0")
+    said = train(shared_csv, tmp_path / "run", "--k", "auto", "--method", "sskmeans")
     assert re.search(r"^categories: about \d+ \(\d+ to \d+\); K = \d+ \(choose another with --k\)$", said.err, re.M)
     assert "cannot tell how wide" not in said.err
+
+
+def test_the_size_of_the_centre_crops_is_said(train: Command, shared_csv: Path, tmp_path: Path) -> None:
+    said = train(shared_csv, tmp_path / "run", "--method", "sskmeans", "--bank", "on")
+    assert "for the centre crops of 24 images" in said.err

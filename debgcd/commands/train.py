@@ -72,8 +72,8 @@ def _print_results(run: Run) -> None:
     empty = [category.known for category in categories if category.category not in used]
     if empty:
         print(
-            f"{len(used)} of {len(categories)} categories are in use: no unlabelled image is in {sum(empty)} known classes "
-            f"and {len(empty) - sum(empty)} new categories"
+            f"{len(used)} of {len(categories)} categories are in use; without an unlabelled image: {sum(empty)} known, "
+            f"{len(empty) - sum(empty)} new"
         )
     print(f"""
 categories of {len(rows)} unlabelled images: {run.predictions}

@@ -120,7 +120,7 @@ def lost_classes(listed: Manifest, usable: Manifest) -> list[str]:
     if not lost:
         return []
     names = ", ".join(map(repr, lost[:5])) + (", ..." if len(lost) > 5 else "")
-    return [f"no image of {names} can be used, so {len(lost)} of {len(listed.classes)} are not known in what follows"]
+    return [f"no image of {names} can be used: {len(usable.classes)} of {len(listed.classes)} known classes left"]
 
 
 def _column(name: str, values: Iterable[Any] | None, count: int) -> list[Any]:

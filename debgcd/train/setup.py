@@ -120,8 +120,9 @@ def decide_bank(backbone: Backbone, tuned_blocks: int, paths: Sequence[Path], vi
     cache.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(cache).free
     takes = views.bank == "on" or size <= free / 2 or has_bank(backbone, tuned_blocks, paths, views, cache)
+    which = f"{views.bank_views} views" if views.bank_views else "the centre crops"
     say(
-        f"view bank: {'on' if takes else 'off'} ({amount(size)} for {views.bank_views} views of {len(paths)} images; "
+        f"view bank: {'on' if takes else 'off'} ({amount(size)} for {which} of {len(paths)} images; "
         f"{amount(free)} free in {cache})"
     )
     return takes

@@ -46,7 +46,7 @@ def begin(manifest: Manifest, config: Config, folder: Path) -> Run:
         manifest = scan(manifest, config.run.workers, report)
     if manifest.skipped:
         write_skipped(manifest.skipped, folder / "skipped.csv")  # now, because what is left may be refused
-        say(f"{len(manifest.skipped)} files cannot be used; {folder / 'skipped.csv'} says why")
+        say(f"files that cannot be used: {len(manifest.skipped)}; {folder / 'skipped.csv'} says why")
     require_ready(manifest, config)
     for line in lost_classes(listed, manifest):
         say(f"known classes: {line}")
