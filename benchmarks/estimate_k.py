@@ -32,7 +32,7 @@ from debgcd.cluster.estimate_k import Estimate, estimate_k
 from debgcd.data.manifest import Manifest
 from debgcd.evaluate.accuracy import clustering_accuracy
 from debgcd.progress import progress, say
-from debgcd.train.run import training_labels, training_rows
+from debgcd.train.run import training_labels, training_paths, training_rows
 from debgcd.train.setup import frozen_features, open_tokens
 from debgcd.train.start import cache_folder, decide, once
 from debgcd.train.watch import truth_ids
@@ -94,7 +94,7 @@ def lite_features(manifest: Manifest) -> Tensor:
     small = configuration.override(configuration.compose("small"), {"backbone": {"name": "lite0"}}, "benchmark")
     config, backbone = decide(once(replace(small, method="sskmeans", views=replace(small.views, bank="off"))), manifest)
     tokens = open_tokens(config, manifest, backbone, cache_folder(None))
-    return frozen_features(backbone, tokens, len(training_rows(manifest))).cpu()
+    return frozen_features(backbone, tokens, training_paths(manifest)).cpu()
 
 
 def table(entries: dict[str, Any]) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from debgcd.config import Config
-from debgcd.data.manifest import Manifest, scan
+from debgcd.data.manifest import Manifest, lost_classes, scan
 from debgcd.errors import DebgcdError
 from debgcd.methods import Batch, create
 from debgcd.model.backbone import Backbone
@@ -64,6 +64,7 @@ class Findings:
 
 def check(manifest: Manifest, config: Config) -> tuple[Findings, Manifest]:
     """Decode every image, count, and plan the run that `config` describes; also the manifest it would use."""
+    listed = manifest
     with progress("reading images") as report:
         manifest = scan(manifest, config.run.workers, report)
     cache = cache_folder(config.run.cache)
@@ -84,7 +85,7 @@ def check(manifest: Manifest, config: Config) -> tuple[Findings, Manifest]:
         with_truth=sum(truth is not None for truth in manifest.truths),
         classes=dict(sorted(classes.items())),
         skipped=[{"file": entry.file, "reason": entry.reason} for entry in manifest.skipped],
-        warnings=_warnings(classes),
+        warnings=lost_classes(listed, manifest) + _warnings(classes),
         problem=problem,
         plan=plan,
         cache=str(cache),
@@ -98,7 +99,7 @@ def _warnings(classes: Counter[str]) -> list[str]:
     single = sorted(name for name, count in classes.items() if count == 1)
     if single:
         found.append(
-            f"{len(single)} known classes have one labelled image only, e.g. {single[0]!r}; two or more are better"
+            f"known classes with one labelled image only: {len(single)}, e.g. {single[0]!r}; two or more are better"
         )
     if len(classes) == 1:
         found.append("there is only one known class; what makes a class is learned better from several")

@@ -63,14 +63,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if error.errno not in PLACES:
             raise
         where = f" {error.filename}" if error.filename else ""
-        return _complain(
-            f"cannot use{where}: {error.strerror}; make room or choose another place{_how_to_go_on(options)}", 3
-        )
+        return _complain(f"cannot use{where}: {error.strerror}; {_advice(error, options)}{_how_to_go_on(options)}", 3)
 
 
 def _complain(text: str, code: int) -> int:
     print(f"debgcd: {' '.join(text.splitlines())}", file=sys.stderr)  # a file's name may hold a line break
     return code
+
+
+def _advice(error: OSError, options: argparse.Namespace) -> str:
+    """Where else to write: room helps only where it lacks, and the cache is chosen by an option of its own."""
+    from debgcd.store import FULL
+    from debgcd.train.start import cache_folder
+
+    room = "make room or " if error.errno in FULL else ""
+    where = Path(os.path.abspath(error.filename)) if isinstance(error.filename, str) else Path("/")
+    if hasattr(options, "bank") and where.is_relative_to(os.path.abspath(cache_folder(options.cache))):
+        return f"{room}choose another place with --cache, or do without a view bank: --bank off"
+    return f"{room}choose another place"
 
 
 def _how_to_go_on(options: argparse.Namespace) -> str:

@@ -2,40 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-
+from debgcd import config as configuration
 from debgcd.cluster.estimate_k import Estimate, Way
 from debgcd.config import Config
-from debgcd.data.manifest import Manifest, require_trainable, scan
-from debgcd.progress import progress
+from debgcd.data.manifest import Manifest, lost_classes, require_trainable, scan
+from debgcd.progress import progress, say
 from debgcd.train.how_many import estimate
-from debgcd.train.infer import features
 from debgcd.train.model_folder import load_model
-from debgcd.train.run import open_run, training_labels
-from debgcd.train.setup import frozen_features, open_tokens
+from debgcd.train.run import open_run, training_labels, training_paths
+from debgcd.train.setup import finite_features, frozen_features, open_tokens
 from debgcd.train.start import cache_folder, decide, once
 
 
 def from_images(manifest: Manifest, config: Config, way: Way, most: int | None = None) -> Estimate:
     """From the frozen features of images; they are kept in the cache for the next question."""
+    listed = manifest
     with progress("reading images") as report:
         manifest = scan(manifest, config.run.workers, report)
     require_trainable(manifest, None)
+    for line in lost_classes(listed, manifest):
+        say(f"known classes: {line}")
     config, backbone = decide(replace(config, method="sskmeans"), manifest)
     label = training_labels(manifest)
     tokens = open_tokens(config, manifest, backbone, cache_folder(config.run.cache))
-    return estimate(frozen_features(backbone, tokens, len(label)), label, config.seed, way, most)
+    return estimate(frozen_features(backbone, tokens, training_paths(manifest)), label, config.seed, way, most)
 
 
-def from_run(folder: Path, way: Way, most: int | None = None) -> Estimate:
-    """From the features that a finished run has learned."""
+def from_run(folder: Path, changes: Mapping[str, Any], way: Way, most: int | None = None) -> Estimate:
+    """From the features that a finished run has learned; `changes` to its configuration: another seed, cache, device."""
     run = open_run(folder)
-    cache = cache_folder(run.config.run.cache)
-    model = load_model(run.model, backbone=None, cache=cache, device=run.config.run.device)
-    tokens = open_tokens(once(run.config), run.manifest, model.network.backbone, cache)
+    config = once(configuration.override(run.config, changes, where="the command line"))
+    cache = cache_folder(config.run.cache)
+    model = load_model(run.model, backbone=None, cache=cache, device=config.run.device)
+    tokens = open_tokens(config, run.manifest, model.network.backbone, cache)
     label = training_labels(run.manifest)
-    learned = features(model.network, tokens.centre(np.arange(len(label))))
-    return estimate(learned, label, run.config.seed, way, most)
+    learned = finite_features(model.network, tokens, training_paths(run.manifest))
+    return estimate(learned, label, config.seed, way, most)

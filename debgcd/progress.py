@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Protocol
 
 from rich.console import Console
@@ -19,6 +20,7 @@ class Report(Protocol):
 
 
 SECONDS_BETWEEN_LINES = 10.0
+_reporting: ContextVar[bool] = ContextVar("reporting", default=False)  # two bars would draw over each other
 
 
 def say(text: str) -> None:
@@ -28,11 +30,15 @@ def say(text: str) -> None:
 
 @contextmanager
 def progress(what: str) -> Iterator[Report]:
-    """Report long work: `with progress("decoding") as report: report(3, 100)`."""
-    if sys.stderr.isatty():
-        yield from _bar(what)
-    else:
-        yield from _lines(what)
+    """Report long work: `with progress("decoding") as report: report(3, 100)`; work that is part of other work is silent."""
+    if _reporting.get():
+        yield lambda done, total, note="": None
+        return
+    begun = _reporting.set(True)
+    try:
+        yield from _bar(what) if sys.stderr.isatty() else _lines(what)
+    finally:
+        _reporting.reset(begun)
 
 
 def _bar(what: str) -> Iterator[Report]:

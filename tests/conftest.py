@@ -123,6 +123,7 @@ class Said:
             "computing views: ",
             "decoding images: ",
             "estimating K: ",
+            "clustering: ",
             "training: ",
             "method: ",
             "categories: ",

@@ -14,6 +14,9 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from debgcd.commands.show import print_scores
+from debgcd.evaluate import score
+
 COLUMNS = ["path", "category", "id", "name", "known", "confidence", "novelty"]
 COLUMNS += ["top1_id", "top1_p", "top2_id", "top2_p", "top3_id", "top3_p"]
 HAS_NOVELTY = {"debgcd": True, "simgcd": False, "gcd": True, "sskmeans": True, "kmeans": False}
@@ -282,3 +285,26 @@ def test_what_cannot_be_used_is_listed_though_the_run_is_refused(command: Comman
         (tmp_path / "data" / name).write_text("not an image")
     assert command("train", tmp_path / "data", "--k", 3, "--preset", "small", "-o", tmp_path / "run").code == 3
     assert len((tmp_path / "run" / "skipped.csv").read_text().splitlines()) == 5
+
+
+def test_a_known_class_without_a_usable_image_is_named(
+    command: Command, train: Train, tiny_folder: Path, tmp_path: Path
+) -> None:
+    for path in (tiny_folder / "labelled" / "dog").iterdir():
+        path.write_bytes(b"no image")
+    line = "no image of 'dog' can be used: 1 of 2 known classes left"
+    assert f"note: {line}" in command("check", tiny_folder, "--preset", "small", "--k", 3).out
+    assert f"known classes: {line}" in train(tiny_folder, tmp_path / "run", "--method", "sskmeans").err
+    assert f"known classes: {line}" in command("estimate-k", tiny_folder, "--preset", "small").err
+
+
+def test_a_low_old_is_explained_where_names_are_right(capsys: pytest.CaptureFixture[str]) -> None:
+    """By Eq. 15's one matching every Old image is wrong here; by name none is."""
+    misleading = score(truth=[0] * 3 + [1] * 9, predicted=[0] * 12, known=1)
+    fair = score(truth=[0] * 9 + [1] * 3, predicted=[0] * 12, known=1)
+    assert (misleading.accuracy.old, misleading.named) == (0.0, 1.0)
+    print_scores({"unlabelled": {"gcd": misleading.to_json(), "auroc": None}})
+    (note,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("note: "))
+    assert "in their class: 100.0 % (unlabelled, gcd)" in note
+    print_scores({"unlabelled": {"gcd": fair.to_json(), "auroc": None}})
+    assert "note" not in capsys.readouterr().out

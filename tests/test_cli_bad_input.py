@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import Tensor
+
+from debgcd.model.lite import LiteBackbone
 
 Train = Callable[..., Any]
 Command = Callable[..., Any]
@@ -19,7 +22,7 @@ Command = Callable[..., Any]
 CALLS = {
     "k below the known classes": (["--k", "1"], 2, "K is 1 but the labels name M = 2"),
     "k above the images": (["--k", "25"], 2, "only 24 training images"),
-    "k of zero": (["--k", "0"], 2, "k must be between"),
+    "k of zero": (["--k", "0"], 2, "k must be between 1 and 10000000, not 0"),
     "k that is no number": (["--k", "many"], 2, "--k"),
     "unknown method": (["--k", "3", "--method", "magic"], 2, "there is no method 'magic'; choose from debgcd"),
     "unknown preset": (["--k", "3", "--preset", "smal"], 2, "did you mean 'small'?"),
@@ -191,6 +194,23 @@ def test_a_place_that_cannot_be_written(
         assert (f"debgcd resume {run}" in said.complaint) == (place in ("bank", "metrics"))
 
 
+@pytest.mark.parametrize(("number", "room"), [(errno.EROFS, ""), (errno.ENOSPC, "make room or ")])
+def test_a_cache_that_cannot_be_written(
+    train: Train, shared_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, room: str
+) -> None:
+    mkdir, cache = Path.mkdir, tmp_path / "cache"
+
+    def refuse(path: Path, **named: Any) -> None:
+        if path == cache:
+            raise OSError(number, os.strerror(number), str(path))
+        mkdir(path, **named)
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    said = train(shared_folder, tmp_path / "run", "--bank", "on", "--cache", cache)
+    advice = f"; {room}choose another place with --cache, or do without a view bank: --bank off"
+    assert said.code == 3 and said.complaint.endswith(advice)
+
+
 @pytest.mark.parametrize("name", ["resume", "evaluate", "predict"])
 def test_what_is_not_a_run(command: Command, shared_folder: Path, tmp_path: Path, name: str) -> None:
     (tmp_path / "empty").mkdir()
@@ -272,3 +292,23 @@ def test_a_mistake_of_the_program_is_not_hidden(
     monkeypatch.setattr("debgcd.train.start.train", mistake)
     with pytest.raises(ZeroDivisionError):
         train(shared_folder, tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    "words", [("--method", "kmeans"), ("--method", "sskmeans"), ("--k", "auto"), ("--method", "debgcd")]
+)
+def test_features_that_are_not_finite(
+    train: Train, shared_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    """Standardising would spread them over all images."""
+    tail = LiteBackbone.tail
+
+    def spoil(self: LiteBackbone, tokens: Tensor) -> Tensor:
+        feature = tail(self, tokens)
+        feature[3:5, 7] = float("nan")
+        return feature
+
+    monkeypatch.setattr(LiteBackbone, "tail", spoil)
+    said = train(shared_folder, tmp_path / "run", *words)
+    fourth = sorted((shared_folder / "labelled").rglob("*.png"))[3]
+    assert said.code == 3 and f"the features of 2 of 24 images are not finite, first of {fourth}" in said.complaint

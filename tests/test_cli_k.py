@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import csv
+import errno
 import json
+import re
+import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -39,7 +44,15 @@ def test_twice_the_estimate(train: Command, shared_csv: Path, tmp_path: Path) ->
 
 def test_a_given_k_is_kept_whether_used_or_not(train: Command, shared_csv: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    assert train(shared_csv, run, "--k", "9").code == 0
+    said = train(shared_csv, run, "--k", "9")
+    assert said.code == 0
+    with open(run / "predictions.csv", encoding="utf-8", newline="") as file:
+        used = {row["id"] for row in csv.DictReader(file)}
+    known = len({"cat", "dog"} - used)
+    assert len(used) < 9
+    line = f"{len(used)} of 9 categories are in use; without an unlabelled image: {known} known, {9 - len(used) - known} new"
+    assert line in said.out.splitlines()
+    assert json.loads((run / "evaluation.json").read_text("utf-8"))["k"] == 9
     assert not (run / "estimate.json").exists()
     assert len(json.loads((run / "model" / "categories.json").read_text("utf-8"))) == 9
 
@@ -52,6 +65,7 @@ def test_a_pruned_run_can_be_measured_again_and_predicts(
     categories = json.loads((run / "model" / "categories.json").read_text("utf-8"))
     assert len(categories) < 12, "fourteen unlabelled images do not fill ten new categories"
     before = (run / "evaluation.json").read_text("utf-8")
+    assert json.loads(before)["k"] == len(categories)
     assert command("evaluate", run).code == 0
     assert (run / "evaluation.json").read_text("utf-8") == before
     assert command("predict", run, shared_folder / "unlabelled", "-o", tmp_path / "out.csv").code == 0
@@ -68,7 +82,9 @@ def test_zero_epochs_give_an_answer_with_novelty(train: Command, shared_csv: Pat
     assert scores["auroc"] is not None
 
 
-def test_estimate_k_of_images_and_of_a_run(train: Command, command: Command, shared_csv: Path, tmp_path: Path) -> None:
+def test_estimate_k_of_images_and_of_a_run(
+    train: Command, command: Command, shared_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     said = command("estimate-k", shared_csv, "--preset", "small", "--plot", tmp_path / "k.png")
     assert said.code == 0, said.err
     assert "categories, known and new (between" in said.out
@@ -78,6 +94,39 @@ def test_estimate_k_of_images_and_of_a_run(train: Command, command: Command, sha
     of_run = command("estimate-k", run, "--json")
     assert of_run.code == 0, of_run.err
     assert json.loads(of_run.out)["k"] >= 2
+    for name, value in OF_IMAGES.items():
+        said = command("estimate-k", run, name, value)
+        assert said.code == 2 and said.complaint.startswith(f"debgcd: {name} does not go with a run")
+    asked = []
+    monkeypatch.setattr("debgcd.estimate.estimate", lambda *given: asked.append(given) or sys.exit(5))
+    assert command("estimate-k", run, "--seed", "7").code == 5
+    assert asked[0][2] == 7
+
+
+OF_IMAGES = {"--benchmark": "cub", "--root": ".", "--split": "stratified", "--preset": "small", "--backbone": "lite0"}
+OF_IMAGES |= {"--bank": "on", "--config": "c.yaml", "--set": "views.size=32"}
+
+
+@pytest.mark.parametrize("place", ["k.foo", "k", ".", "folder.png", "nowhere/k.png"])
+def test_a_plot_that_cannot_be_is_refused_before_the_work(
+    command: Command, shared_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    monkeypatch.setattr("debgcd.estimate.from_images", lambda *_: pytest.fail("the work has begun"))
+    (tmp_path / "folder.png").mkdir()
+    said = command("estimate-k", shared_csv, "--preset", "small", "--plot", tmp_path / place)
+    assert said.code == 2 and "plot" in said.complaint
+
+
+def test_a_plot_that_fails_does_not_take_the_estimate_with_it(
+    command: Command, shared_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("PIL.Image.Image.save", full)
+    said = command("estimate-k", shared_csv, "--preset", "small", "--plot", tmp_path / "k.png")
+    assert said.code == 3 and "No space left" in said.complaint
+    assert "categories, known and new (between" in said.out
 
 
 @pytest.mark.parametrize("text", ["many", "2.5", "x2", ""])
@@ -91,3 +140,31 @@ def test_fewer_than_the_known_classes(command: Command, shared_csv: Path) -> Non
     said = command("estimate-k", shared_csv, "--preset", "small", "--max", "1")
     assert said.code == 2
     assert "2 classes are labelled already" in said.complaint
+
+
+def test_where_nothing_tells_k_the_run_directory_stays_free(train: Command, tiny_folder: Path, tmp_path: Path) -> None:
+    for path in (tiny_folder / "labelled").glob("*/0[2-9].png"):
+        path.unlink()  # one labelled image a class
+    run = tmp_path / "run"
+    said = train(tiny_folder, run, "--k", "auto", "--method", "sskmeans")
+    assert said.code == 3 and "give --k a number" in said.complaint
+    assert train(tiny_folder, run, "--k", "5", "--method", "sskmeans").code == 0
+
+
+def test_one_known_class_tells_little(command: Command, train: Command, tiny_folder: Path, tmp_path: Path) -> None:
+    shutil.rmtree(tiny_folder / "labelled" / "dog")
+    said = train(tiny_folder, tmp_path / "run", "--k", "auto", "--method", "sskmeans")
+    assert said.code == 0, said.err
+    for heard in (said, command("estimate-k", tiny_folder, "--preset", "small")):
+        assert "one known class cannot tell how wide a category is" in heard.err and "give --k a number" in heard.err
+
+
+def test_what_was_estimated_is_said_in_a_readable_line(train: Command, shared_csv: Path, tmp_path: Path) -> None:
+    said = train(shared_csv, tmp_path / "run", "--k", "auto", "--method", "sskmeans")
+    assert re.search(r"^categories: about \d+ \(\d+ to \d+\); K = \d+ \(choose another with --k\)$", said.err, re.M)
+    assert "cannot tell how wide" not in said.err
+
+
+def test_the_size_of_the_centre_crops_is_said(train: Command, shared_csv: Path, tmp_path: Path) -> None:
+    said = train(shared_csv, tmp_path / "run", "--method", "sskmeans", "--bank", "on")
+    assert "for the centre crops of 24 images" in said.err

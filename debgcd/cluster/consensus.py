@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 from scipy.stats import t as student
 from torch import Tensor
 
-from debgcd.cluster.ward import Tree, ward
+from debgcd.cluster.ward import DIRECT, Tree, ward
 
-LOOKED_AT = 10_000  # images; the number of known classes limits the precision, not that of images
+LOOKED_AT = DIRECT  # images: all trees are then exact; the number of known classes limits the precision, not theirs
 PAIRS_OF_HALVES = 16  # of the known classes; all halves where these are few
 SUBSETS, DRAWS = 5, 6  # sizes of subsets of all images, and random subsets of each size
 UNSURE_OF_EXPONENT = 0.1  # it is measured among M classes and used among K
@@ -104,14 +104,15 @@ def _weigh(growth: Floats, found: Floats, known: int, most: int, crowding: Crowd
 
 
 def _thinned(points: Tensor, label: Tensor, random: np.random.Generator) -> tuple[Tensor, Tensor]:
-    """At most about LOOKED_AT random images; of every known class at least two where it has them."""
+    """LOOKED_AT random images at most; of every known class at least two where it has them, were these alone more."""
     if len(points) <= LOOKED_AT:
         return points, label
     order = torch.from_numpy(random.permutation(len(points)))
-    kept = torch.zeros(len(points), dtype=torch.bool)
-    kept[order[:LOOKED_AT]] = True
+    two = torch.zeros(len(points), dtype=torch.bool)
     for one in range(int(label.max()) + 1):
-        kept[order[label[order] == one][:2]] = True
+        two[order[label[order] == one][:2]] = True
+    first = torch.cat([order[two[order]], order[~two[order]]])
+    kept = first[: max(LOOKED_AT, int(two.sum()))].sort().values
     return points[kept], label[kept]
 
 

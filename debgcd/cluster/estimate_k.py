@@ -24,6 +24,7 @@ Way = Literal["consensus", "ward", "brent"]
 Progress = Callable[[int, int], None]
 BOOTSTRAPS = 200  # of the known classes, for the interval of an accuracy's peak
 FITS = 16  # about as many as a bounded search makes
+CUTS = 10  # steps of the progress for scoring all cuts of a tree
 
 Counts = NDArray[np.int64]
 
@@ -95,18 +96,14 @@ def estimate_k(
     known, most = _checked(features, label, way, most)
     points = normalize(principal(features.cpu().float(), AXES), dim=1)
     label = label.cpu()
-    tick = _ticker(on_progress, {"consensus": steps(known) + 1, "ward": 1, "brent": FITS}[way])
-    if way == "brent":
-        scored = _search(points, label, known, most, seed, tick)
-    else:
-        scored = _cuts(points, label, known, most, seed)
-        tick()
+    tick = _ticker(on_progress, {"consensus": 1 + CUTS + steps(known), "ward": 1 + CUTS, "brent": FITS}[way])
+    scored = (_search if way == "brent" else _cuts)(points, label, known, most, seed, tick)
     curve = _curve(scored.k, scored.accuracy())
     peak = int(scored.k[scored.accuracy().argmax()])
     if way != "consensus":
         low, high = scored.interval(seed)
         return Estimate(peak, low, high, way, {way: curve}, {way: peak}, time.monotonic() - begun)
-    belief = believe(points, label, most, stream_seed(seed, "estimate-k/consensus"), tick)
+    belief = believe(points, label, most, stream_seed(seed, "estimate-k/consensus"), lambda: tick(1))
     k, low, high = belief.answer()
     curves = {"consensus": _curve(belief.k, belief.likelihood), "ward": curve}
     return Estimate(k, low, high, way, curves, {"consensus": k, "ward": peak}, time.monotonic() - begun)
@@ -152,21 +149,27 @@ def _checked(features: Tensor, label: Tensor, way: str, most: int | None) -> tup
     return known, most
 
 
-def _cuts(points: Tensor, label: Tensor, known: int, most: int, seed: int) -> _Scored:
+def _cuts(points: Tensor, label: Tensor, known: int, most: int, seed: int, tick: Callable[[int], None]) -> _Scored:
     """Score every cut of one tree, from `most` clusters down to M (or as many as there are different images)."""
     tree = ward(points, seed=stream_seed(seed, "estimate-k/ward") % 2**31)
+    tick(1)
     top = min(most, tree.leaves)
+    merges = tree.merges_below(top)[: max(0, top - known)]
     table = _table(tree.cut(top), label.numpy(), top, known)
-    left, rows = list(range(top)), [(top, _hits(table))]
-    for first, second in tree.merges_below(top)[: max(0, top - known)]:
+    hits = [_hits(table)]
+    for done, (first, second) in enumerate(merges):
+        both = table[first].any() and table[second].any()  # else no labelled image gets another neighbour
         table[first] += table[second]
-        left.remove(second)
-        rows.append((len(left), _hits(table[left])))
-    rows.reverse()
-    return _Scored(np.array([k for k, _ in rows]), np.stack([hits for _, hits in rows]), np.bincount(label[label >= 0]))
+        table[second] = 0
+        hits.append(_hits(table) if both else hits[-1])
+        tick(CUTS * (done + 1) // len(merges) - CUTS * done // len(merges))
+    if not merges:
+        tick(CUTS)
+    k = np.arange(top - len(merges), top + 1)
+    return _Scored(k, np.stack(hits[::-1]), np.bincount(label[label >= 0]))
 
 
-def _search(points: Tensor, label: Tensor, known: int, most: int, seed: int, tick: Callable[[], None]) -> _Scored:
+def _search(points: Tensor, label: Tensor, known: int, most: int, seed: int, tick: Callable[[int], None]) -> _Scored:
     """Brent's bounded search for the k-means with the highest accuracy on the labelled images."""
     free, tried = torch.full_like(label, -1), {}
 
@@ -175,12 +178,13 @@ def _search(points: Tensor, label: Tensor, known: int, most: int, seed: int, tic
         if k not in tried:
             found = kmeans(points, free, k, seed=stream_seed(seed, "estimate-k/brent") % 2**31).assignment
             tried[k] = _hits(_table(found.numpy(), label.numpy(), k, known))
-            tick()
+            tick(1)
         return -float(tried[k].sum())
 
     loss(known)
     if most > known:
         minimize_scalar(loss, bounds=(known, most), method="bounded", options={"xatol": 0.5})
+    tick(FITS - len(tried))
     k = np.array(sorted(tried))
     return _Scored(k, np.stack([tried[one] for one in k]), np.bincount(label[label >= 0]))
 
@@ -193,6 +197,7 @@ def _table(cluster: Counts, label: Counts, clusters: int, known: int) -> Counts:
 
 def _hits(table: Counts) -> Counts:
     """Images of each class in the cluster that the best one-to-one matching gives it: (K, M) -> (M,)."""
+    table = table[table.any(1)]  # clusters without a labelled image are the most, and change nothing
     rows, columns = linear_sum_assignment(table, maximize=True)
     hits = np.zeros(table.shape[1], dtype=np.int64)
     hits[columns] = table[rows, columns]
@@ -203,14 +208,14 @@ def _curve(k: Counts, score: NDArray[np.float64]) -> list[tuple[int, float]]:
     return [(int(one), round(float(value), 6)) for one, value in zip(k, score, strict=True)]
 
 
-def _ticker(on_progress: Progress | None, total: int) -> Callable[[], None]:
+def _ticker(on_progress: Progress | None, total: int) -> Callable[[int], None]:
     """Count steps; a search may take a few more or fewer than was thought."""
     done = 0
 
-    def tick() -> None:
+    def tick(steps: int) -> None:
         nonlocal done
-        done += 1
-        if on_progress is not None:
-            on_progress(min(done, total), total)
+        before, done = done, min(max(done, done + steps), total)
+        if on_progress is not None and done > before:
+            on_progress(done, total)
 
     return tick

@@ -96,7 +96,9 @@ def kmeans(
     return Clustering(best[1].centres + seen.middle, _whole(label, fixed, best[1]), best[0], metric)
 
 
-def prototypes(features: Tensor, label: Tensor, k: int, *, seed: int = 0) -> Tensor:
+def prototypes(
+    features: Tensor, label: Tensor, k: int, *, seed: int = 0, on_progress: Callable[[int, int], None] | None = None
+) -> Tensor:
     """Unit-length centres of a semi-supervised clustering, for a classifier to start from: (N, width) -> (K, width).
 
     Clustered along the features' first principal axes, because the many others are mostly noise, in which restarts end in
@@ -104,8 +106,8 @@ def prototypes(features: Tensor, label: Tensor, k: int, *, seed: int = 0) -> Ten
     tells nothing about classes.
     """
     unit = normalize(features, dim=1)
-    points = whiten(principal(features, AXES), label)
-    found = kmeans(normalize(points, dim=1), label, k, seed=seed).assignment
+    points = normalize(whiten(principal(features, AXES), label), dim=1)
+    found = kmeans(points, label, k, seed=seed, on_progress=on_progress).assignment
     sums = torch.zeros(k, features.shape[1], dtype=unit.dtype, device=unit.device).index_add_(0, found, unit)
     empty = torch.bincount(found, minlength=k) == 0  # fewer free points than clusters
     sums[empty] = unit[: int(empty.sum())]  # a prototype without length would have a gradient without bound

@@ -76,6 +76,7 @@ def lloyd(
     An empty cluster takes the free point that is worst served and not alone in its cluster; if there is none, or if the
     mean of unit vectors has no direction, a centre stays where it is. A restart also ends when clusters are empty while
     every point lies on its centre: there are more clusters than different points, and copies would change places forever.
+    One that the limit of iterations ends has its points in the clusters of the nearest centres all the same.
     """
     restarts, k, _ = centres.shape
     n, device = len(fixed.free), centres.device
@@ -106,6 +107,8 @@ def lloyd(
             active, centres, moved, state = active[left], centres[left], moved[left], state.of(left)
         if not len(active):
             return
+    for _ in _assign(points, fixed.free, state, centres, moved, each):
+        pass  # once more, so that clusters and centres belong together where the limit of iterations ended it
     for a, restart_number in enumerate(active.tolist()):
         yield Finished(restart_number, centres[a].clone(), state.chosen[:, a].clone())
 

@@ -82,7 +82,7 @@ def _print_findings(found: Findings) -> None:
     if len(found.classes) > 20:
         print(f"... and {len(found.classes) - 20} more")
     if found.skipped:
-        print(f"\n{len(found.skipped)} files cannot be used:")
+        print(f"\nfiles that cannot be used: {len(found.skipped)}")
         for entry in found.skipped[:10]:
             print(f"  {entry['file']!r}: {entry['reason']}")
         if len(found.skipped) > 10:

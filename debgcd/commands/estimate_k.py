@@ -4,9 +4,30 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
-from debgcd.commands.options import Subparsers, add_command, add_feature_options, add_source, configured, read_source
+from debgcd.commands.options import (
+    Subparsers,
+    absolute,
+    add_command,
+    add_feature_options,
+    add_source,
+    configured,
+    read_source,
+)
 from debgcd.commands.show import print_json
+from debgcd.errors import UsageError
+
+OF_IMAGES = (
+    "benchmark",
+    "root",
+    "split",
+    "preset",
+    "backbone",
+    "bank",
+    "config",
+    "set",
+)  # options that a run has settled
 
 
 def add(subparsers: Subparsers) -> None:
@@ -36,18 +57,32 @@ def add(subparsers: Subparsers) -> None:
 def estimate_k(options: argparse.Namespace) -> None:
     """Ask images or a run, print the answer."""
     from debgcd import estimate
-    from debgcd.figures.k_curve import draw_k_curve, text_plot
+    from debgcd.figures.k_curve import draw_k_curve, require_drawable, text_plot
 
+    if options.plot is not None:
+        require_drawable(options.plot)
     if options.path is not None and (options.path / "config.yaml").is_file():
-        found = estimate.from_run(options.path, options.way, options.max)
+        found = estimate.from_run(options.path, _for_a_run(options), options.way, options.max)
     else:
         source = read_source(options)
         found = estimate.from_images(source.manifest, configured(options, source), options.way, options.max)
-    if options.plot is not None:
-        draw_k_curve(found, options.plot)
     if options.json:
         print_json(found.to_json())
-        return
-    print(text_plot(found))
-    print(f"""
+    else:
+        print(text_plot(found))
+        print(f"""
 about {found.k} categories, known and new (between {found.low} and {found.high}); estimated in {found.seconds:.0f} s""")
+    if options.plot is not None:
+        draw_k_curve(found, options.plot)
+
+
+def _for_a_run(options: argparse.Namespace) -> dict[str, Any]:
+    """What may differ from a run's own configuration when its features are looked at again; the rest is refused."""
+    for name in OF_IMAGES:
+        if getattr(options, name):
+            raise UsageError(
+                f"--{name} does not go with a run: the features of {options.path} are its own; leave it out, or name the images"
+            )
+    how = {"cache": absolute(options.cache), "device": options.device, "workers": options.workers}
+    values = {"seed": options.seed, "run": {name: value for name, value in how.items() if value is not None}}
+    return {name: value for name, value in values.items() if value is not None}

@@ -51,7 +51,7 @@ def predict(options: argparse.Namespace) -> None:
         if options.out is not None:
             listed = options.out.with_suffix(".skipped.csv")
             write_skipped(found.skipped, listed)
-            print(f"{len(found.skipped)} files cannot be used; why: {listed}", file=sys.stderr)
+            print(f"files that cannot be used: {len(found.skipped)}; why: {listed}", file=sys.stderr)
         else:
             for entry in found.skipped:
                 print(f"not used: {entry.file!r}: {entry.reason}", file=sys.stderr)

@@ -63,9 +63,18 @@ def resume(options: argparse.Namespace) -> None:
 
 def _print_results(run: Run) -> None:
     """What a finished run has to show."""
-    unlabelled = int((run.manifest.is_train() & ~run.manifest.is_labelled()).sum())
+    from debgcd.train.finish import read_predictions
+
+    rows, categories = read_predictions(run)
     if run.evaluation.exists():
         print_scores(json.loads(run.evaluation.read_text("utf-8")))
+    used = {row["category"] for row in rows}
+    empty = [category.known for category in categories if category.category not in used]
+    if empty:
+        print(
+            f"{len(used)} of {len(categories)} categories are in use; without an unlabelled image: {sum(empty)} known, "
+            f"{len(empty) - sum(empty)} new"
+        )
     print(f"""
-categories of {unlabelled} unlabelled images: {run.predictions}
+categories of {len(rows)} unlabelled images: {run.predictions}
 what to type next: debgcd predict {run.folder} PATH -o out.csv""")

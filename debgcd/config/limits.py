@@ -57,7 +57,7 @@ def check(config: Config, where: str) -> None:
         for part in full.split("."):
             value = getattr(value, part)
         if value is not None and not low <= value <= high:
-            raise UsageError(f"{where}: {full} must be between {low:g} and {high:g}, not {value}")
+            raise UsageError(f"{where}: {full} must be between {low:.10g} and {high:.10g}, not {value}")
     if config.views.size > config.views.resize:
         raise UsageError(
             f"{where}: views.size {config.views.size} is larger than views.resize {config.views.resize}; "

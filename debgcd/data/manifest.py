@@ -20,6 +20,7 @@ __all__ = [
     "Skipped",
     "from_arrays",
     "from_paths",
+    "lost_classes",
     "read_manifest",
     "require_trainable",
     "scan",
@@ -111,6 +112,15 @@ def require_trainable(manifest: Manifest, k: int | None) -> None:
         )
     if k is not None and k > count:
         raise UsageError(f"K is {k} but there are only {count} training images: choose K at most {count}.")
+
+
+def lost_classes(listed: Manifest, usable: Manifest) -> list[str]:
+    """A line, if there is any, on known classes whose images all proved unusable: they are none in what is left."""
+    lost = sorted(set(listed.classes) - set(usable.classes))
+    if not lost:
+        return []
+    names = ", ".join(map(repr, lost[:5])) + (", ..." if len(lost) > 5 else "")
+    return [f"no image of {names} can be used: {len(usable.classes)} of {len(listed.classes)} known classes left"]
 
 
 def _column(name: str, values: Iterable[Any] | None, count: int) -> list[Any]:

@@ -54,7 +54,7 @@ def read_manifest(source: Path) -> Manifest:
     if not len(manifest):
         count = len(manifest.skipped)
         first = f", the first because of {manifest.skipped[0].reason!r}" if count else ""
-        raise DataError(f"There is no image in {shown(source)} ({count} files were skipped{first}): add images to it.")
+        raise DataError(f"There is no image in {shown(source)} (skipped files: {count}{first}): add images to it.")
     return manifest
 
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from debgcd.cluster.estimate_k import Estimate
+from debgcd.errors import UsageError
 
 COLUMNS, ROWS = 72, 10  # of the plot in the terminal, without its axes
 WIDTH, HEIGHT, MARGIN = 900, 480, 70  # of the picture, in pixels
@@ -32,6 +33,14 @@ def text_plot(estimate: Estimate) -> str:
     marks[low], marks[high], marks[best] = "├", "┤", "▲"
     lines += ["    └" + "─" * COLUMNS, "     " + "".join(marks).rstrip(), "     " + _ticks(axis)]
     return "\n".join(lines)
+
+
+def require_drawable(path: Path) -> None:
+    """Refuse a place where no PNG file can be, before any work is done."""
+    if path.suffix.lower() != ".png" or path.is_dir():
+        raise UsageError(f"the plot is a PNG file, which {path} cannot be; give --plot a name that ends in .png")
+    if not path.parent.is_dir():
+        raise UsageError(f"there is no folder {path.parent} for the plot; make it, or give --plot another place")
 
 
 def draw_k_curve(estimate: Estimate, path: Path) -> None:

@@ -6,11 +6,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from debgcd.cluster.kmeans import kmeans
+from debgcd.cluster.kmeans import Clustering, kmeans
 from debgcd.config import Config
 from debgcd.methods.protocol import Batch, Features, Loss
 from debgcd.model.heads import Centres, DistanceDetector
 from debgcd.model.network import Output
+from debgcd.progress import progress
 
 
 class KMeans:
@@ -34,7 +35,7 @@ class KMeans:
         """Nothing here starts from the features."""
 
     def settle(self, heads: nn.ModuleDict, features: Features, label: Tensor) -> None:
-        found = kmeans(normalize(features(), dim=1), torch.full_like(label, -1), self.k, seed=self.config.seed)
+        found = _clustered(normalize(features(), dim=1), torch.full_like(label, -1), self.k, self.config.seed)
         order = known_first(found.assignment, label, self.k, self.known)
         _centres(heads).weight.copy_(found.centres[order])
 
@@ -67,7 +68,12 @@ class SemiSupervisedKMeans(KMeans):
 def settle_centres(heads: nn.ModuleDict, unit: Tensor, label: Tensor, seed: int) -> None:
     """Categories by semi-supervised k-means over all training images' features: unit (N, width), unit rows."""
     centres = _centres(heads).weight
-    centres.copy_(kmeans(unit, label, len(centres), seed=seed).centres)
+    centres.copy_(_clustered(unit, label, len(centres), seed).centres)
+
+
+def _clustered(points: Tensor, label: Tensor, k: int, seed: int) -> Clustering:
+    with progress("clustering") as report:
+        return kmeans(points, label, k, seed=seed, on_progress=report)
 
 
 def _centres(heads: nn.ModuleDict) -> Centres:

@@ -12,6 +12,7 @@ from debgcd.methods.protocol import Batch, Features, Loss
 from debgcd.methods.representation import representation
 from debgcd.model.heads import Projection, Prototypes
 from debgcd.model.network import Output
+from debgcd.progress import progress
 
 
 class SimGCD:
@@ -37,7 +38,8 @@ class SimGCD:
         """Prototypes from semi-supervised k-means, if the configuration asks for it."""
         if not self.config.heads.warm_start:
             return
-        start = prototypes(features(), label, self.k, seed=self.config.seed)
+        with progress("clustering") as report:
+            start = prototypes(features(), label, self.k, seed=self.config.seed, on_progress=report)
         for head in heads.values():
             if isinstance(head, Prototypes):
                 head.weight.copy_(start)

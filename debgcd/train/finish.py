@@ -94,16 +94,16 @@ def finish(run: Run, setup: Setup, inference: Inference, scores: dict[str, Any] 
     found = categories(run.manifest.classes, k)
     save_model(run.model, tensors, replace(run.config, k=k), found)
     if scores is not None:
-        write_evaluation(run, scores)
+        write_evaluation(run, scores, k)
     paths = [run.manifest.paths[row] for row in training_rows(run.manifest)[setup.label < 0]]
     write_text(run.predictions, predictions_csv(prediction_rows(paths, inference, found)))
 
 
-def write_evaluation(run: Run, scores: dict[str, Any]) -> dict[str, Any]:
-    """Write and return evaluation.json: what was measured, and of which run."""
+def write_evaluation(run: Run, scores: dict[str, Any], k: int) -> dict[str, Any]:
+    """Write and return evaluation.json: what was measured, and of which run; k: categories at its end."""
     config = run.config
     facts = {"method": config.method, "seed": config.seed, "preset": config.preset, "backbone": config.backbone.name}
-    written = {**facts, "views": views_label(config), **scores}
+    written = {**facts, "views": views_label(config), "k": k, **scores}
     write_json(run.evaluation, written)
     return written
 

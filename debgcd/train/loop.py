@@ -78,44 +78,47 @@ def train(run: Run, setup: Setup) -> None:
             method.settle(network.heads, setup.features, label)
 
     batches = setup.tokens.random(sampler.draws(step) for step in range(first, long.steps))
-    with Metrics(run, first) as metrics, progress("training") as report, stop_requests() as stop:
-        for step in range(first, long.steps):
-            assert optimiser is not None  # a method that does not train has no steps
-            lr = set_learning_rate(optimiser, config.schedule, long, step)
-            images = sampler.draws(step).image  # (B,)
-            output = network.from_tokens(next(batches), network.learning)  # 2B rows: first views, then second views
-            loss = method.loss(output, Batch.of(setup.label[images], setup.device), step / long.steps)
-            optimiser.zero_grad()
-            loss.total.backward()
-            values, hard_label = observe(loss, network)  # the step's one wait for the device
-            require_finite(run, step, values, images)
-            optimiser.step()
+    with Metrics(run, first) as metrics:
+        with progress("training") as report, stop_requests() as stop:
+            for step in range(first, long.steps):
+                assert optimiser is not None  # a method that does not train has no steps
+                lr = set_learning_rate(optimiser, config.schedule, long, step)
+                images = sampler.draws(step).image  # (B,)
+                output = network.from_tokens(next(batches), network.learning)  # 2B rows: first views, then second views
+                loss = method.loss(output, Batch.of(setup.label[images], setup.device), step / long.steps)
+                optimiser.zero_grad()
+                loss.total.backward()
+                values, hard_label = observe(loss, network)  # the step's one wait for the device
+                require_finite(run, step, values, images)
+                optimiser.step()
 
-            done = step + 1
-            metrics.seen(len(images))
-            if done % config.run.log_every == 0 or done == long.steps:
-                values |= {"epoch": done / long.steps_per_epoch, "lr": lr, **utilisation.shares(hard_label, images)}
-                values["images_per_second"] = metrics.images_per_second()
-                metrics.write(done, values)
-                report(done, long.steps, f"loss {values['loss']:.3f} · {values['images_per_second']:.0f} images/s")
-            last = done == long.steps
-            if (choosy and last) or (
-                measurable and not last and done % (config.run.eval_every * long.steps_per_epoch) == 0
-            ):
-                settle()
-                scores = evaluate(run, setup, unlabelled(setup))
-                metrics.write(done, {"evaluation": scores, **utilisation.hard_labels()})
-                if choosy and "test" in scores:
-                    old = scores["test"]["gcd"]["accuracy"]["old"]
-                    checkpoint.keep_best(run.checkpoints / "best", done, network, old)
-            stopped = stop.is_set()
-            if not last and (stopped or done % config.run.checkpoint_every == 0):
-                checkpoint.save(run.checkpoints, done, network, optimiser, config.run.keep, digest)
-            if not last and stopped:
-                raise Interrupted
+                done = step + 1
+                metrics.seen(len(images))
+                if done % config.run.log_every == 0 or done == long.steps:
+                    values |= {"epoch": done / long.steps_per_epoch, "lr": lr, **utilisation.shares(hard_label, images)}
+                    values["images_per_second"] = metrics.images_per_second()
+                    metrics.write(done, values)
+                    report(done, long.steps, f"loss {values['loss']:.3f} · {values['images_per_second']:.0f} images/s")
+                last = done == long.steps
+                if (choosy and last) or (
+                    measurable and not last and done % (config.run.eval_every * long.steps_per_epoch) == 0
+                ):
+                    settle()
+                    scores = evaluate(run, setup, unlabelled(setup))
+                    metrics.write(done, {"evaluation": scores, **utilisation.hard_labels()})
+                    if choosy and "test" in scores:
+                        old = scores["test"]["gcd"]["accuracy"]["old"]
+                        checkpoint.keep_best(run.checkpoints / "best", done, network, old)
+                stopped = stop.is_set()
+                if not last and (stopped or done % config.run.checkpoint_every == 0):
+                    checkpoint.save(run.checkpoints, done, network, optimiser, config.run.keep, digest)
+                if not last and stopped:
+                    raise Interrupted
         if resumed != long.steps:
             settle()
             checkpoint.save(run.checkpoints, long.steps, network, optimiser, config.run.keep, digest)
+        if stop.is_set():  # in the last step
+            raise Interrupted
         checkpoint.restore_best(run.checkpoints / "best", network)
         inference = unlabelled(setup)
         if config.prune:

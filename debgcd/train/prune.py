@@ -18,6 +18,7 @@ from debgcd.train.infer import Inference
 from debgcd.train.setup import Setup
 
 DOUBLE = 0.6  # of the squared distance of the nearest two known classes
+FEWEST_KNOWN = 5  # below, there are so few pairs that how near the nearest one is is a matter of luck
 PER_CATEGORY = ("heads.classifier.weight", "heads.debiased.weight")  # tensors with a row a category
 
 
@@ -25,7 +26,8 @@ def prune(setup: Setup, config: Config, inference: Inference) -> Setup:
     """The setup without new categories that no unlabelled image is in, and with doubles merged; known classes stay.
 
     Doubles are two new categories whose prototypes are much nearer to each other than any two known classes are; the
-    nearest pair is merged first, weighted by the number of images, until none is left.
+    nearest pair is merged first, weighted by the number of images, until none is left. With fewer than FEWEST_KNOWN known
+    classes nothing is merged.
     """
     state = setup.network.state()
     images = np.bincount(inference.category, minlength=len(state[PER_CATEGORY[0]]))
@@ -33,14 +35,11 @@ def prune(setup: Setup, config: Config, inference: Inference) -> Setup:
     if len(groups) == len(images):
         return setup
     empty = int((images[setup.known :] == 0).sum())
-    merged = len(images) - len(groups) - empty
-    say(f"categories: {len(groups)} of {len(images)} are in use ({empty} are empty, {merged} merged into another)")
-    share = (
-        torch.from_numpy(images).to(state[PER_CATEGORY[0]]).clamp_min(1)
-    )  # a known class may have no unlabelled image
+    doubles = len(images) - len(groups) - empty
+    say(f"categories: {len(groups)} of {len(images)} are in use ({empty} are empty, {doubles} merged into another)")
     for name in PER_CATEGORY:
         if name in state:
-            state[name] = torch.stack([share[group] @ state[name][group] / share[group].sum() for group in groups])
+            state[name] = merged(state[name], images, groups)
     method = create(replace(config, k=len(groups)), setup.known)
     network = Network(setup.network.backbone, method.heads(setup.network.backbone.width)).to(setup.device)
     network.load_state(state)
@@ -53,7 +52,7 @@ def in_use(prototypes: Tensor, images: NDArray[np.int64], known: int) -> list[li
     prototypes: (K, width); images: (K,) how many unlabelled images are in each.
     """
     unit = normalize(prototypes.double().cpu(), dim=1)
-    limit = DOUBLE * _nearest(unit[:known])
+    limit = DOUBLE * float(_distances(unit[:known]).amin()) if known >= FEWEST_KNOWN else 0.0
     groups = [[i] for i in range(known, len(unit)) if images[i]]
     while len(groups) > 1:
         centres = torch.stack([normalize((torch.from_numpy(images[g]).double() @ unit[g]), dim=0) for g in groups])
@@ -66,9 +65,15 @@ def in_use(prototypes: Tensor, images: NDArray[np.int64], known: int) -> list[li
     return [[i] for i in range(known)] + sorted(groups)
 
 
-def _nearest(unit: Tensor) -> float:
-    """The squared distance of the nearest two rows; of unrelated ones, where there are not two."""
-    return float(_distances(unit).amin()) if len(unit) > 1 else 2.0
+def merged(weight: Tensor, images: NDArray[np.int64], groups: list[list[int]]) -> Tensor:
+    """The mean direction of each group's rows, weighted by their images, at their mean length: (K, width) -> (G, width).
+
+    Directions, because `in_use` compares these; a prototype's length means nothing, but that of a cluster's centre does.
+    """
+    share = torch.from_numpy(images).to(weight).clamp_min(1)  # a known class may have no unlabelled image
+    unit, length = normalize(weight, dim=1), weight.norm(dim=1)
+    parts = [(group, share[group] / share[group].sum()) for group in groups]
+    return torch.stack([(part @ length[group]) * normalize(part @ unit[group], dim=0) for group, part in parts])
 
 
 def _distances(unit: Tensor) -> Tensor:

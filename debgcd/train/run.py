@@ -19,8 +19,10 @@ from debgcd.data.manifest import Manifest, read_manifest, write_manifest, write_
 from debgcd.errors import DataError, UsageError
 from debgcd.files import write_json, write_text
 
-# What `create` writes before config.yaml; where there is no more than this, a run was killed before it began.
+# What `create` writes before config.yaml, and the lock; where there is no more than this, a run was killed before it began
+# or was refused.
 BEGINNING = {name for file in ("manifest.csv", "skipped.csv", "environment.json") for name in (file, f".{file}.tmp")}
+BEGINNING |= {".lock"}
 
 
 @dataclass(frozen=True)
@@ -125,6 +127,11 @@ def environment() -> dict[str, str]:
 def training_rows(manifest: Manifest) -> NDArray[np.int64]:
     """Rows of the manifest that training sees: labelled and unlabelled, but not the test split."""
     return np.flatnonzero(manifest.is_train())
+
+
+def training_paths(manifest: Manifest) -> list[Path]:
+    """The training rows' files."""
+    return [manifest.paths[row] for row in training_rows(manifest)]
 
 
 def training_labels(manifest: Manifest) -> NDArray[np.int64]:

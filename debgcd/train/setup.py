@@ -16,6 +16,7 @@ from debgcd.config import Config, ViewsConfig
 from debgcd.data.image_cache import open_image_cache
 from debgcd.data.loader import Images, default_workers, from_files
 from debgcd.data.manifest import Manifest
+from debgcd.errors import DataError
 from debgcd.methods import Method, create
 from debgcd.model.backbone import Backbone
 from debgcd.model.heads import reset_heads
@@ -25,7 +26,7 @@ from debgcd.progress import progress, say
 from debgcd.store import amount
 from debgcd.train.bank import BankTokens, bank_bytes, has_bank, open_bank, token_shape
 from debgcd.train.infer import features
-from debgcd.train.run import Run, training_labels, training_rows
+from debgcd.train.run import Run, training_labels, training_paths
 from debgcd.train.tokens import FreshTokens, MixedTokens, Tokens
 
 
@@ -38,6 +39,7 @@ class Setup:
     tokens: Tokens  # of the training images
     label: NDArray[np.int64]  # (N,), -1 where unlabelled
     known: int
+    paths: Sequence[Path]  # (N,)
 
     @property
     def device(self) -> torch.device:
@@ -45,14 +47,14 @@ class Setup:
 
     def features(self) -> Tensor:
         """(N, width) of all training images' centre crops, as the network stands."""
-        return features(self.network, self.tokens.centre(np.arange(len(self.label))))
+        return finite_features(self.network, self.tokens, self.paths)
 
 
 def open_tokens(config: Config, manifest: Manifest, backbone: Backbone, cache: Path) -> Tokens:
     """Tokens of the training images; moves the backbone to the run's device, and fills the cache if need be."""
     device = pick_device(config.run.device)
     backbone.to(device)
-    paths = [manifest.paths[row] for row in training_rows(manifest)]
+    paths = training_paths(manifest)
     images = from_files(paths, config.views)
     if config.run.image_cache == "on":
         with progress("decoding images") as report:
@@ -82,13 +84,25 @@ def prepare(run: Run, backbone: Backbone, tokens: Tokens) -> Setup:
     network = Network(backbone, method.heads(backbone.width))
     reset_heads(network.heads, run.config.seed)
     network.to(pick_device(run.config.run.device))
-    return Setup(network, method, tokens, training_labels(run.manifest), known)
+    return Setup(network, method, tokens, training_labels(run.manifest), known, training_paths(run.manifest))
 
 
-def frozen_features(backbone: Backbone, tokens: Tokens, images: int) -> Tensor:
+def finite_features(network: Network, tokens: Tokens, paths: Sequence[Path]) -> Tensor:
+    """(N, width) of the centre crops of these images; refused where they are not finite, before that spreads."""
+    found = features(network, tokens.centre(np.arange(len(paths))))
+    broken = (~found.isfinite().all(1)).nonzero()[:, 0].tolist()
+    if broken:
+        raise DataError(
+            f"the features of {len(broken)} of {len(paths)} images are not finite, first of {paths[broken[0]]}; look at "
+            "the image if it is one of few, else at the backbone's weights"
+        )
+    return found
+
+
+def frozen_features(backbone: Backbone, tokens: Tokens, paths: Sequence[Path]) -> Tensor:
     """(N, width) of all training images' centre crops before any training, standardised where the backbone needs it."""
     network = Network(backbone, nn.ModuleDict()).to(backbone.pixel_mean.device)
-    raw = features(network, tokens.centre(np.arange(images)))
+    raw = finite_features(network, tokens, paths)
     network.standardise(raw)
     return (raw - network.feature_mean) * network.feature_scale
 
@@ -106,8 +120,9 @@ def decide_bank(backbone: Backbone, tuned_blocks: int, paths: Sequence[Path], vi
     cache.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(cache).free
     takes = views.bank == "on" or size <= free / 2 or has_bank(backbone, tuned_blocks, paths, views, cache)
+    which = f"{views.bank_views} views" if views.bank_views else "the centre crops"
     say(
-        f"view bank: {'on' if takes else 'off'} ({amount(size)} for {views.bank_views} views of {len(paths)} images; "
+        f"view bank: {'on' if takes else 'off'} ({amount(size)} for {which} of {len(paths)} images; "
         f"{amount(free)} free in {cache})"
     )
     return takes

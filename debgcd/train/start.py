@@ -13,8 +13,8 @@ from torch.utils import deterministic
 
 from debgcd.config import Config
 from debgcd.data.image_cache import decide_image_cache
-from debgcd.data.manifest import Manifest, require_trainable, scan, write_skipped
-from debgcd.errors import DataError, UsageError
+from debgcd.data.manifest import Manifest, lost_classes, require_trainable, scan, write_skipped
+from debgcd.errors import DataError, DebgcdError, UsageError
 from debgcd.files import lock
 from debgcd.methods import METHODS, require_method
 from debgcd.model.backbone import Backbone
@@ -25,7 +25,7 @@ from debgcd.train.finish import evaluate, unlabelled, write_evaluation
 from debgcd.train.how_many import decide_k
 from debgcd.train.loop import length, train
 from debgcd.train.model_folder import load_model
-from debgcd.train.run import Run, open_run, test_rows, training_labels, training_rows
+from debgcd.train.run import Run, open_run, test_rows, training_labels, training_paths, training_rows
 from debgcd.train.run import create as create_run
 from debgcd.train.setup import Setup, decide_bank, open_tokens, prepare
 from debgcd.train.watch import has_truth
@@ -41,12 +41,15 @@ def cache_folder(given: str | os.PathLike[str] | None) -> Path:
 def begin(manifest: Manifest, config: Config, folder: Path) -> Run:
     """Decide what is open, write the run directory (new, see `require_new`), train to the end."""
     require_ready(manifest, config)
+    listed = manifest
     with progress("reading images") as report:
         manifest = scan(manifest, config.run.workers, report)
     if manifest.skipped:
         write_skipped(manifest.skipped, folder / "skipped.csv")  # now, because what is left may be refused
-        say(f"{len(manifest.skipped)} files cannot be used; {folder / 'skipped.csv'} says why")
+        say(f"files that cannot be used: {len(manifest.skipped)}; {folder / 'skipped.csv'} says why")
     require_ready(manifest, config)
+    for line in lost_classes(listed, manifest):
+        say(f"known classes: {line}")
     config, backbone = decide(config, manifest)
     run = create_run(folder, config, manifest)
     return _to_the_end(run, backbone)
@@ -75,8 +78,9 @@ def measure(folder: Path) -> dict[str, object]:
     cache = cache_folder(run.config.run.cache)
     model = load_model(run.model, backbone=None, cache=cache, device=run.config.run.device)
     tokens = open_tokens(once(run.config), run.manifest, model.network.backbone, cache)
-    setup = Setup(model.network, model.method, tokens, training_labels(run.manifest), len(run.manifest.classes))
-    return write_evaluation(run, evaluate(run, setup, unlabelled(setup)))
+    known, label = len(run.manifest.classes), training_labels(run.manifest)
+    setup = Setup(model.network, model.method, tokens, label, known, training_paths(run.manifest))
+    return write_evaluation(run, evaluate(run, setup, unlabelled(setup)), len(model.categories))
 
 
 def once(config: Config) -> Config:
@@ -103,7 +107,7 @@ def decide(config: Config, manifest: Manifest) -> tuple[Config, Backbone]:
     Only K may stay open: its estimate needs the features.
     """
     wanted, cache = config.backbone, cache_folder(config.run.cache)
-    paths = [manifest.paths[row] for row in training_rows(manifest)]
+    paths = training_paths(manifest)
     if METHODS[config.method].trains and not length(config.schedule, len(paths)).steps:
         say("method: sskmeans, because nothing is trained in 0 steps: semi-supervised k-means on frozen features")
         config = replace(config, method="sskmeans")
@@ -158,7 +162,11 @@ def _to_the_end(run: Run, backbone: Backbone) -> Run:
     with _repeatable(), lock(run.folder):
         tokens = open_tokens(run.config, run.manifest, backbone, cache_folder(run.config.run.cache))
         if run.config.k is None:
-            run = decide_k(run, backbone, tokens)
+            try:
+                run = decide_k(run, backbone, tokens)
+            except DebgcdError:
+                (run.folder / "config.yaml").unlink()  # not begun: the folder is free for a try with a K that is given
+                raise
         train(run, prepare(run, backbone, tokens))
     return run
 

@@ -20,12 +20,18 @@ def mean(points: list[Point]) -> Point:
     return [sum(axis) / len(points) for axis in zip(*points, strict=True)]
 
 
-def assign(points: list[Point], label: list[int], centres: list[Point]) -> list[int]:
-    """A labelled point to its class, another one to the nearest centre; an empty cluster gets the worst served point."""
+def nearest(points: list[Point], label: list[int], centres: list[Point]) -> list[int]:
+    """A labelled point to its class, another one to the nearest centre."""
     chosen = []
     for point, fixed in zip(points, label, strict=True):
         distances = [squared(point, centre) for centre in centres]
         chosen.append(fixed if fixed >= 0 else distances.index(min(distances)))
+    return chosen
+
+
+def assign(points: list[Point], label: list[int], centres: list[Point]) -> list[int]:
+    """The same, and an empty cluster gets the worst served point."""
+    chosen = nearest(points, label, centres)
     for empty in [k for k in range(len(centres)) if k not in chosen]:
         costs = [
             -1.0 if fixed >= 0 or chosen.count(k) == 1 else squared(point, centres[k])
@@ -54,7 +60,7 @@ def average(points: list[Point], chosen: list[int], centres: list[Point], cosine
 def lloyd(
     points: list[Point], label: list[int], centres: list[Point], iterations: int, cosine: bool = False
 ) -> tuple[list[int], list[Point], float]:
-    """Clusters, centres and inertia after at most so many iterations."""
+    """Clusters, centres and inertia after at most so many iterations; every free point is with its nearest centre."""
     points = [unit(point) for point in points] if cosine else points
     before: list[int] = []
     for _ in range(iterations):
@@ -62,6 +68,8 @@ def lloyd(
         if chosen == before:
             break
         centres, before = average(points, chosen, centres, cosine), chosen
+    else:
+        before = nearest(points, label, centres)
     return before, centres, sum(squared(point, centres[k]) for point, k in zip(points, before, strict=True))
 
 

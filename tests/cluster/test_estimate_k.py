@@ -7,9 +7,14 @@ import json
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import linear_sum_assignment
+from sklearn.cluster import AgglomerativeClustering
 from torch import Tensor
+from torch.nn.functional import normalize
 
+from debgcd.cluster import consensus
 from debgcd.cluster.estimate_k import estimate_k
+from debgcd.cluster.kmeans import AXES, principal
 from debgcd.errors import DataError, UsageError
 
 
@@ -78,11 +83,42 @@ def test_one_known_class_says_how_little_is_known() -> None:
     assert 1 <= found.k <= found.high
 
 
-def test_progress_is_told_to_the_end() -> None:
+@pytest.mark.parametrize("most", [4, 5, 40])
+@pytest.mark.parametrize("way", ["consensus", "ward", "brent"])
+def test_progress_is_told_to_the_end(way: str, most: int) -> None:
     told: list[tuple[int, int]] = []
-    estimate_k(*mixture(8, 4), on_progress=lambda done, total: told.append((done, total)))
-    assert told == sorted(told)
+    estimate_k(*mixture(8, 4), way=way, most=most, on_progress=lambda done, total: told.append((done, total)))
+    assert told == sorted(set(told)), "never twice the same"
     assert told[-1][0] == told[-1][1]
+    if way == "ward" and most == 40:
+        assert len(told) > 5, "on the way along the cuts as well"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_cut_is_scored_by_the_best_matching(seed: int) -> None:
+    """With all clusters and classes in the matching, and scikit-learn's tree instead of ours."""
+    features, label = mixture(9, 4, size=12, noise=2.0, seed=seed)
+    found = dict(estimate_k(features, label, way="ward", most=20).curves["ward"])
+    points = normalize(principal(features, AXES), dim=1).double().numpy()
+    for k in range(4, 21):
+        cluster = AgglomerativeClustering(k, linkage="ward").fit(points).labels_
+        table = np.array([[((cluster == i) & (label.numpy() == j)).sum() for j in range(4)] for i in range(k)])
+        rows, columns = linear_sum_assignment(-table)
+        assert found[k] == pytest.approx(table[rows, columns].sum() / (label >= 0).sum().item(), abs=1e-6)
+
+
+@pytest.mark.parametrize(("known", "most"), [(3, 100), (30, 100), (60, 120)])
+def test_a_large_set_is_thinned_to_what_a_tree_takes_and_keeps_two_of_each_class(
+    known: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consensus, "LOOKED_AT", 100)
+    label = torch.full((2000,), -1)
+    label[: 4 * known] = torch.arange(4 * known) % known
+    points = torch.arange(2000.0)[:, None]
+    kept, own = consensus._thinned(points, label, np.random.default_rng(0))
+    assert len(kept) == most
+    assert torch.bincount(own[own >= 0], minlength=known).min() >= 2
+    assert torch.equal(label[kept[:, 0].long()], own)
 
 
 def test_copies_of_images_change_little() -> None:

@@ -176,6 +176,16 @@ def test_predict_is_the_nearest_centre(metric: Metric, monkeypatch: pytest.Monke
     assert found.predict(new[:0]).tolist() == []
 
 
+@pytest.mark.parametrize("iterations", [1, 2, 3])
+def test_predict_agrees_where_the_limit_of_iterations_ended_it(iterations: int) -> None:
+    points, truth = mixture(0, 12, 40, 4, 1.5)
+    label = half_labelled(truth, 4)
+    found = kmeans(points, label, 12, iterations=iterations, restarts=2)
+    assert torch.equal(found.predict(points)[label < 0], found.assignment[label < 0])
+    own = (points - found.centres[found.assignment]).square().sum()
+    assert found.inertia == pytest.approx(float(own), rel=1e-5)
+
+
 def test_predict_far_from_the_origin() -> None:
     points = (64 * mixture(0, 9, 30, 7, 0.8)[0]).round() / 64
     near = kmeans(points, free(points), 9)

@@ -105,3 +105,14 @@ def test_probabilities_add_up_and_the_nearest_is_the_largest() -> None:
 def test_a_method_that_does_not_exist() -> None:
     with pytest.raises(UsageError, match=r"no method 'deb'; choose from debgcd, gcd, kmeans, simgcd, sskmeans"):
         create(config(method="deb"), KNOWN)
+
+
+@pytest.mark.parametrize("method", ["kmeans", "sskmeans", "gcd", "simgcd", "debgcd"])
+def test_clustering_reports_its_progress(method: str, capsys: pytest.CaptureFixture[str]) -> None:
+    features, truth = clustered()
+    label = torch.where(truth < KNOWN, truth, -1)
+    network, made_method = made(config(method=method, heads={"warm_start": True}))
+    with torch.no_grad():
+        made_method.begin(network.heads, lambda: features, label)
+        made_method.settle(network.heads, lambda: features, label)
+    assert capsys.readouterr().err.startswith("clustering: ")

@@ -69,7 +69,7 @@ def test_a_step_waits_once(method: str, preset: str, tmp_path: Path, monkeypatch
     labels = tuple(None if y < 0 else f"class {y}" for y in LABEL)
     none = (None,) * rows
     manifest = Manifest(tuple(Path(f"/{i}.png") for i in range(rows)), labels, none, ("train",) * rows, none)
-    setup = Setup(network.to("meta"), made_method, MetaTokens(), LABEL, KNOWN)  # type: ignore[arg-type]
+    setup = Setup(network.to("meta"), made_method, MetaTokens(), LABEL, KNOWN, manifest.paths)  # type: ignore[arg-type]
     waits = []
 
     def to_host(tensor: Tensor) -> np.ndarray:

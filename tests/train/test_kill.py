@@ -333,20 +333,27 @@ def test_a_second_ctrl_c_stops_at_once(on_bank: Reference, tmp_path: Path) -> No
     on_bank.resume(run)
 
 
-def test_ctrl_c_while_the_results_are_written(on_bank: Reference, tmp_path: Path) -> None:
-    """One lets them be written, for that is quick; two do not, and then the run can be resumed."""
+@pytest.mark.parametrize("target", ["debgcd.train.finish.save_model", "debgcd.train.loop.unlabelled"])
+def test_ctrl_c_after_the_steps_stops_at_once(on_bank: Reference, tmp_path: Path, target: str) -> None:
+    run, log = tmp_path / "run", tmp_path / "log"
+    hook = at_call(target, 1, lambda: os.kill(os.getpid(), signal.SIGINT), after=True)
+    assert debgcd(on_bank.arguments(run), log, hook) == 130
+    assert log.read_text("utf-8").splitlines()[-1] == f"debgcd: stopped; to go on: debgcd resume {run}"
+    assert not (run / "predictions.csv").exists()
+    on_bank.resume(run)
 
-    def interrupt(times: int) -> Hook:
-        def work() -> None:
-            for _ in range(times):
-                os.kill(os.getpid(), signal.SIGINT)
 
-        return at_call("debgcd.train.finish.save_model", 1, work, after=True)
+def test_ctrl_c_in_the_last_step_saves_it(on_bank: Reference, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    hook = at_call("torch.optim.SGD.step", STEPS, lambda: os.kill(os.getpid(), signal.SIGINT))
+    assert debgcd(on_bank.arguments(run), tmp_path / "log", hook) == 130
+    assert (run / "checkpoints" / f"step-{STEPS:08d}").is_dir()
+    assert not (run / "predictions.csv").exists()
+    on_bank.resume(run)
 
-    once, twice, log = tmp_path / "once", tmp_path / "twice", tmp_path / "log"
-    assert debgcd(on_bank.arguments(once), log, interrupt(1)) == 0
-    assert result(once) == on_bank.result
-    assert debgcd(on_bank.arguments(twice), log, interrupt(2)) == 130
-    assert log.read_text("utf-8").splitlines()[-1] == f"debgcd: stopped; to go on: debgcd resume {twice}"
-    assert not (twice / "predictions.csv").exists()
-    on_bank.resume(twice)
+
+def test_ctrl_c_while_clusters_are_sought(shared_folder: Path, arguments: Arguments, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    hook = at_call("debgcd.methods.kmeans.kmeans", 1, lambda: os.kill(os.getpid(), signal.SIGINT))
+    assert debgcd(arguments(shared_folder, run, "--method", "kmeans"), tmp_path / "log", hook) == 130
+    assert not (run / "checkpoints").exists()
