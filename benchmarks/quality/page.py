@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import statistics
 import sys
 from collections.abc import Iterable
@@ -24,7 +25,7 @@ Run = dict[str, Any]
 
 
 def write_page(results: Path, page: Path) -> None:
-    """Every part that has results, in the order of words.md, whose {names} are replaced by tables."""
+    """The text of words.md, with tables for its {names}; what has not been run yet says so."""
     parts = {place.stem: json.loads(place.read_text("utf-8")) for place in sorted(results.glob("*.json"))}
     tables = {name: _part(name, found["runs"]) for name, found in parts.items()}
     tables["measured"] = measured(parts.values())
@@ -35,9 +36,8 @@ def write_page(results: Path, page: Path) -> None:
         }
         tables["times"] = times(parts["methods"]["runs"])
     text = (HERE / "words.md").read_text("utf-8")
-    for name, table in tables.items():
-        text = text.replace(f"{{{name}}}", table)
-    page.write_text(text, "utf-8")
+    filled = re.sub(r"\{(\w+)\}", lambda name: tables.get(name[1], "(not run yet)"), text)
+    page.write_text(filled, "utf-8")
 
 
 def _part(name: str, runs: list[Run]) -> str:
