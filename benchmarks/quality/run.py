@@ -25,8 +25,7 @@ from page import write_page  # noqa: E402
 
 from debgcd import config as configuration  # noqa: E402
 from debgcd.bench.facts import facts  # noqa: E402
-from debgcd.data.manifest import read_manifest  # noqa: E402
-from debgcd.reproduce.grid import Cell, cell, devices, finish, keep_manifest  # noqa: E402
+from debgcd.reproduce.grid import Cell, Images, cell, devices, finish  # noqa: E402
 from debgcd.reproduce.results import result  # noqa: E402
 from debgcd.reproduce.scale import classes_of  # noqa: E402
 from debgcd.train.start import cache_folder  # noqa: E402
@@ -43,14 +42,15 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=ROOT / "runs" / "quality", help="where the runs go")
     parser.add_argument("--cache", help="for view banks (default as debgcd train)")
     options = parser.parse_args()
-    manifests: dict[str, Path] = {}
+    sets: dict[str, Images] = {}
+    known: dict[str, int] = {}
     for name in options.parts or grid:
         cells = []
         for set_name in grid[name]["sets"]:
-            if set_name not in manifests:
+            if set_name not in sets:
                 found = images_of(set_name, options.root, options.work, cache_folder(options.cache), CLASSES, IMAGES)
-                manifests[set_name] = keep_manifest(found, options.work / f"{set_name}.csv")
-            cells += cells_of(grid[name], set_name, manifests[set_name], options.work, options.cache)
+                known[set_name], sets[set_name] = classes_of(found), Images.of(set_name, found, options.work)
+            cells += cells_of(grid[name], sets[set_name], known[set_name], options.work, options.cache)
         failed = finish(cells, devices())
         if failed:
             sys.exit("\n".join(f"{folder}: {reason}" for folder, reason in failed.items()))
@@ -61,14 +61,14 @@ def main() -> None:
     write_page(HERE / "results", ROOT / "docs" / "results.md")
 
 
-def cells_of(grid: dict[str, Any], name: str, manifest: Path, work: Path, cache: str | None) -> list[Cell]:
-    known = {"k": classes_of(read_manifest(manifest)), "backbone": {"tuned_blocks": 2}, "run": {"cache": cache}}
-    base = configuration.override(configuration.compose("small"), known, where=name)
+def cells_of(grid: dict[str, Any], images: Images, k: int, work: Path, cache: str | None) -> list[Cell]:
+    fixed = {"k": k, "backbone": {"tuned_blocks": 2}, "run": {"cache": cache}}
+    base = configuration.override(configuration.compose("small"), fixed, where=images.name)
     cells = []
     for row, values in grid["rows"].items():
         config = configuration.override(base, values, where=row)
         seeds = grid["seeds"] if isinstance(grid["seeds"], int) else grid["seeds"][row]
-        cells += [cell(row, name, seed, manifest, config, work) for seed in range(seeds)]
+        cells += [cell(row, seed, images, config, work) for seed in range(seeds)]
     return cells
 
 

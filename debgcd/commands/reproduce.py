@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from debgcd.commands.options import BENCHMARKS, Subparsers, add_cache, add_command
 from debgcd.commands.show import table
 from debgcd.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from debgcd.reproduce.grid import Cell
+    from debgcd.reproduce.run import Plan
+
+
+OWN = {"method", "k", "k_times", "prune", "seed", "preset"}  # what the experiment decides
 
 
 def add(subparsers: Subparsers) -> None:
@@ -43,11 +47,14 @@ def add(subparsers: Subparsers) -> None:
     )
     parser.add_argument("--preset", choices=("paper", "released"), help="at full scale (default paper)")
     parser.add_argument(
+        "--backbone", metavar="NAME", help="another backbone for all runs: a hub id, a folder, or a .pth file"
+    )
+    parser.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="one value for all runs, e.g. backbone.name=PATH or views.bank=on; repeatable",
+        help="one value for all runs, e.g. views.bank=on; repeatable",
     )
     parser.add_argument(
         "-o", dest="out", type=Path, metavar="DIR", help="for runs and tables (default runs/reproduce-SCALE)"
@@ -66,13 +73,16 @@ def reproduce(options: argparse.Namespace) -> None:
             print(f"{name:15} {found.title} ({len(found.rows)} rows)\n{'':15} {', '.join(found.sets)}")
         return
     chosen = experiment(options.name)
+    settings = [configuration.assignment(text) for text in options.set]
+    if options.backbone:
+        settings.append({"backbone": {"name": options.backbone}})
+    _require_sense(options, settings)
+    if chosen.backbone != "dino" and options.scale == "small":
+        raise UsageError(
+            f"{chosen.name} has another backbone, which --scale small replaces; see the experiments of DINO"
+        )
     if not options.root:
         raise UsageError(f"say where the sets lie: debgcd reproduce {options.name} --root DIR (debgcd fetch gets some)")
-    if options.seeds < 1:
-        raise UsageError(f"--seeds must be at least 1, not {options.seeds}")
-    if options.scale == "small" and options.preset:
-        raise UsageError("--scale small has the preset small; leave --preset out")
-
     from debgcd.reproduce.run import Wish, plan
     from debgcd.reproduce.run import reproduce as work
     from debgcd.reproduce.table import page
@@ -83,29 +93,57 @@ def reproduce(options: argparse.Namespace) -> None:
         roots=tuple(options.root),
         out=(options.out or Path("runs") / f"reproduce-{options.scale}").absolute(),
         cache=cache_folder(options.cache),
+        command=_typed(options),
         scale=options.scale,
-        sets=tuple(name.strip() for name in options.sets.split(",")) if options.sets else (),
+        sets=tuple(name.strip() for name in options.sets.split(",")) if options.sets is not None else (),
         seeds=options.seeds,
         preset=options.preset or "paper",
-        settings=tuple(configuration.assignment(text) for text in options.set),
+        settings=tuple(settings),
     )
-    cells, missing = plan(wish)
-    if not cells:
-        raise DataError("none of the sets is there: " + "; ".join(missing))
+    planned = plan(wish)
+    if not planned.cells:
+        raise DataError("none of the sets is there: " + "; ".join(planned.missing))
     if options.plan:
-        _print_plan(cells, missing)
+        _print_plan(planned)
         return
-    outcome = work(wish, cells, missing)
+    outcome = work(wish, planned)
     print(page(outcome), end="")
     print(f"\nwritten to {wish.out / chosen.name}.md and .json")
-    if any(not cell.finished for cell in cells):
-        raise DataError("some runs failed, see above; to try them again, type the same again")
+    if len(outcome.results) < len(planned.cells):
+        raise DataError("some runs are not there, see above; to try them again, type the same again")
 
 
-def _print_plan(cells: list[Cell], missing: list[str]) -> None:
+def _require_sense(options: argparse.Namespace, settings: list[dict[str, Any]]) -> None:
+    """Refuse what contradicts itself or the experiment."""
+    for name in sorted({key for values in settings for key in values} & OWN):
+        raise UsageError(f"--set {name} is the experiment's own to set; leave it out")
+    if options.seeds < 1:
+        raise UsageError(f"--seeds must be at least 1, not {options.seeds}")
+    if options.scale == "small" and options.preset:
+        raise UsageError("--scale small has the preset small; leave --preset out")
+    if options.out is not None and options.out.exists() and not options.out.is_dir():
+        raise UsageError(f"-o {options.out} is a file; name a folder")
+    for root in options.root or ():
+        if not root.is_dir():
+            raise UsageError(f"--root {root} is not a folder")
+
+
+def _typed(options: argparse.Namespace) -> str:
+    """The command without what only says where things are."""
+    words = ["debgcd", "reproduce", options.name, "--scale", options.scale, "--seeds", str(options.seeds)]
+    for name in ("preset", "sets", "backbone"):
+        if getattr(options, name):
+            words += [f"--{name}", str(getattr(options, name))]
+    return shlex.join(words + [word for text in options.set for word in ("--set", text)])
+
+
+def _print_plan(found: Plan) -> None:
     table(
         ["set", "row", "seed", "done", "folder"],
-        [[cell.set, cell.row, str(cell.seed), "yes" if cell.finished else "no", str(cell.folder)] for cell in cells],
+        [
+            [cell.set, cell.row, str(cell.seed), "yes" if cell.finished else "no", str(cell.folder)]
+            for cell in found.cells
+        ],
     )
-    for sentence in missing:
+    for sentence in found.missing:
         print(f"not there: {sentence}")

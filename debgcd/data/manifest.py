@@ -21,6 +21,7 @@ __all__ = [
     "from_arrays",
     "from_paths",
     "lost_classes",
+    "manifest_text",
     "read_manifest",
     "require_trainable",
     "scan",
@@ -31,8 +32,13 @@ __all__ = [
 
 def write_manifest(manifest: Manifest, path: Path) -> None:
     """Write path, label, truth, split, group as CSV, whole or not at all; `read_manifest` reads the same rows back."""
+    write_text(path, manifest_text(manifest))
+
+
+def manifest_text(manifest: Manifest) -> str:
+    """What `write_manifest` writes."""
     columns = (manifest.paths, manifest.labels, manifest.truths, manifest.splits, manifest.groups)
-    write_text(path, csv_text(COLUMNS, zip(*columns, strict=True)))
+    return csv_text(COLUMNS, zip(*columns, strict=True))
 
 
 def write_skipped(skipped: Iterable[Skipped], path: Path) -> None:

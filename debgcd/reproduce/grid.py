@@ -15,16 +15,33 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import SimpleQueue
 
 from debgcd import config as configuration
 from debgcd.config import Config
-from debgcd.data.manifest import Manifest, write_manifest
+from debgcd.data.manifest import Manifest, manifest_text
+from debgcd.errors import DebgcdError
 from debgcd.files import write_text
+from debgcd.methods import METHODS
 from debgcd.progress import say
 from debgcd.train.run import open_run
+
+
+@dataclass(frozen=True)
+class Images:
+    """A set's manifest as it goes into all of its runs; the file is named after its content."""
+
+    name: str  # of the set
+    count: int
+    text: str
+    path: Path
+
+    @classmethod
+    def of(cls, name: str, manifest: Manifest, out: Path) -> Images:
+        text = manifest_text(manifest)
+        return cls(name, len(manifest), text, out / name / f"images-{_digest(text)}.csv")
 
 
 @dataclass(frozen=True)
@@ -32,11 +49,14 @@ class Cell:
     """One run of the grid."""
 
     row: str
-    set: str
     seed: int
-    manifest: Path
+    images: Images
     config: Config
     folder: Path
+
+    @property
+    def set(self) -> str:
+        return self.images.name
 
     @property
     def name(self) -> str:
@@ -44,16 +64,25 @@ class Cell:
 
     @property
     def finished(self) -> bool:
-        return (self.folder / "config.yaml").exists() and open_run(self.folder).finished
+        """Whether the run has come to its end; one whose folder is damaged has not."""
+        try:
+            return self._begun and open_run(self.folder).finished
+        except (DebgcdError, OSError):
+            return False
 
     def command(self) -> list[str]:
-        """What to type to begin this run, or to go on with it."""
-        if (self.folder / "config.yaml").exists():
+        """What to type to begin this run, after `write`, or to go on with it."""
+        if self._begun:
             return ["debgcd", "resume", str(self.folder)]
+        where = ["--preset", self.config.preset, "--config", str(self.settings), "-o", str(self.folder)]
+        return ["debgcd", "train", str(self.images.path), *where]
+
+    def write(self) -> None:
+        """The files that the command names."""
         self.settings.parent.mkdir(parents=True, exist_ok=True)
         write_text(self.settings, configuration.dump(self.config))
-        where = ["--preset", self.config.preset, "--config", str(self.settings), "-o", str(self.folder)]
-        return ["debgcd", "train", str(self.manifest), *where]
+        if not self.images.path.exists():
+            write_text(self.images.path, self.images.text)
 
     @property
     def settings(self) -> Path:
@@ -63,20 +92,20 @@ class Cell:
     def log(self) -> Path:
         return self.folder.with_suffix(".log")
 
+    @property
+    def _begun(self) -> bool:
+        return (self.folder / "config.yaml").exists()
 
-def cell(row: str, name: str, seed: int, manifest: Path, config: Config, out: Path) -> Cell:
+
+def cell(row: str, seed: int, images: Images, config: Config, out: Path) -> Cell:
     """The run of a row on a set; its folder tells runs with other settings or images apart."""
+    if config.backbone.tuned_blocks is None:  # the method's own number, said or not, is the same run
+        blocks = METHODS[config.method].tuned_blocks
+        config = replace(config, backbone=replace(config.backbone, tuned_blocks=blocks))
     settings = {key: value for key, value in configuration.to_dict(config).items() if key not in ("run", "seed")}
-    told = json.dumps([settings, hashlib.sha256(manifest.read_bytes()).hexdigest()], sort_keys=True)
-    folder = out / name / f"{config.method}-{hashlib.sha256(told.encode()).hexdigest()[:8]}" / f"seed-{seed}"
-    return Cell(row, name, seed, manifest, configuration.override(config, {"seed": seed}, where=row), folder)
-
-
-def keep_manifest(manifest: Manifest, path: Path) -> Path:
-    """Write a set's manifest, for all of its runs."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_manifest(manifest, path)
-    return path
+    digest = _digest(json.dumps([settings, images.path.name], sort_keys=True))
+    folder = out / images.name / f"{config.method}-{digest}" / f"seed-{seed}"
+    return Cell(row, seed, images, replace(config, seed=seed), folder)
 
 
 def devices() -> list[str | None]:
@@ -99,6 +128,8 @@ def finish(cells: Iterable[Cell], places: Sequence[str | None], program: Sequenc
     runs = {cell.folder: cell for cell in cells}  # rows of one configuration are one run
     open_ones = [cell for cell in runs.values() if not cell.finished]
     say(f"{len(runs)} runs: {len(runs) - len(open_ones)} done, {len(open_ones)} to do")
+    for cell in open_ones:
+        cell.write()
     free: SimpleQueue[str | None] = SimpleQueue()
     for place in places:
         free.put(place)
@@ -108,11 +139,12 @@ def finish(cells: Iterable[Cell], places: Sequence[str | None], program: Sequenc
         def work(number: int, cell: Cell) -> None:
             place = free.get()
             try:
-                say(f"\n[{number}/{len(open_ones)}] {cell.name}" + ("" if place is None else f" on GPU {place}"))
-                code = start(cell, program, place, alone=len(places) == 1)
-                if code:
-                    failed[cell.folder] = _reason(cell, code)
-                    say(f"{cell.name} failed: {failed[cell.folder]}")
+                where = "" if place is None else f" on GPU {place}"
+                title = f"\n[{number}/{len(open_ones)}] {cell.name}{where}"
+                reason = start(cell, title, program, place, alone=len(places) == 1)
+                if reason:
+                    failed[cell.folder] = reason
+                    say(f"{cell.name} failed: {reason}")
             finally:
                 free.put(place)
 
@@ -121,7 +153,7 @@ def finish(cells: Iterable[Cell], places: Sequence[str | None], program: Sequenc
     return failed
 
 
-Start = Callable[..., int]
+Start = Callable[..., str]
 
 
 @contextmanager
@@ -130,24 +162,38 @@ def _children() -> Iterator[Start]:
     running: set[subprocess.Popen[bytes]] = set()
     stopped = False
 
-    def start(cell: Cell, program: list[str], place: str | None, alone: bool) -> int:
+    def start(cell: Cell, title: str, program: list[str], place: str | None, alone: bool) -> str:
+        """Why the run failed; empty if it did not, or was stopped."""
         if stopped:
-            return 0
-        command = [*program, *cell.command()[1:]]
+            return ""
+        say(title)
         surroundings = {**os.environ, **({} if place is None else {"CUDA_VISIBLE_DEVICES": place})}
+        command, reason = cell.command(), ""
         with open(cell.log, "ab") as log:
             # A group of its own: Ctrl-C reaches the child through us alone, since a second signal would cut a step in two.
             child = subprocess.Popen(
-                command,
+                [*program, *command[1:]],
                 stdout=log,
-                stderr=None if alone else log,
+                stderr=subprocess.PIPE,
                 env=surroundings,
                 start_new_session=True,
             )
-        running.add(child)
-        code = child.wait()
+            running.add(child)
+            if stopped:  # told to while it was starting
+                child.send_signal(signal.SIGINT)
+            assert child.stderr is not None
+            for line in child.stderr:
+                log.write(line)
+                if alone:
+                    sys.stderr.write(line.decode("utf-8", "replace"))
+                    sys.stderr.flush()
+                if line.startswith(b"debgcd: "):
+                    reason = line.decode("utf-8", "replace").removeprefix("debgcd: ").strip()
+            code = child.wait()
         running.discard(child)
-        return 0 if stopped else code
+        if stopped or not code:
+            return ""
+        return reason or f"exit code {code}; its log is {cell.log}"
 
     def stop(number: int, frame: object) -> None:
         nonlocal stopped
@@ -165,6 +211,5 @@ def _children() -> Iterator[Start]:
         raise KeyboardInterrupt
 
 
-def _reason(cell: Cell, code: int) -> str:
-    lines = [line for line in cell.log.read_text("utf-8", "replace").splitlines() if line.startswith("debgcd: ")]
-    return lines[-1].removeprefix("debgcd: ") if lines else f"exit code {code}; type: {' '.join(cell.command())}"
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:8]

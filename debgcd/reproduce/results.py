@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from debgcd.data.paper import Number
+from debgcd.errors import DataError, DebgcdError
 from debgcd.reproduce.experiments import Experiment
 from debgcd.reproduce.grid import Cell
 from debgcd.train.run import open_run
@@ -25,8 +26,9 @@ class Result:
     views: str
     backbone: str
     preset: str
-    k: int
-    images: int  # unlabelled ones
+    k_trained: int  # given or estimated
+    k: int  # at the end, less where categories were pruned
+    images: int  # unlabelled ones that were scored
     unlabelled: dict[str, float | None]  # all, old, new, auroc
     test: dict[str, float | None] = field(default_factory=dict)  # all, old, new, and named (see `evaluate.Scores`)
 
@@ -36,8 +38,10 @@ class Outcome:
     """An experiment as far as it has come."""
 
     experiment: Experiment
+    command: str  # what was typed
     scale: str
     sets: tuple[str, ...]
+    true_k: dict[str, int]  # of each set that is there
     seeds: int
     results: tuple[Result, ...]
     not_run: tuple[str, ...]  # a sentence each
@@ -49,7 +53,7 @@ class Outcome:
             value
             for result in self.results
             if (result.row, result.set) == (row, name)
-            and (value := result.k if measure == "k" else getattr(result, split).get(measure)) is not None
+            and (value := result.k_trained if measure == "k" else getattr(result, split).get(measure)) is not None
         ]
         if not found:
             return None
@@ -69,6 +73,7 @@ class Outcome:
         """All but the table, which is made from this and the paper's numbers."""
         return {
             "experiment": self.experiment.name,
+            "command": self.command,
             "scale": self.scale,
             "seeds": self.seeds,
             **self.facts,
@@ -79,9 +84,21 @@ class Outcome:
 
 def result(cell: Cell) -> Result:
     """What a finished run says of itself."""
+    try:
+        return _result(cell)
+    except (OSError, ValueError, KeyError, DebgcdError) as error:
+        raise DataError(
+            f"{cell.folder} cannot be used ({error}); put that right and remove it to have the run again"
+        ) from error
+
+
+def _result(cell: Cell) -> Result:
     run = open_run(cell.folder)
     found = json.loads(run.evaluation.read_text("utf-8"))
     gcd = found["unlabelled"]["gcd"]
+    if len(run.manifest) != cell.images.count:
+        raise DataError(f"some images cannot be read, see {run.folder / 'skipped.csv'}")
+    assert run.config.k is not None
     return Result(
         row=cell.row,
         set=cell.set,
@@ -90,6 +107,7 @@ def result(cell: Cell) -> Result:
         views=found["views"],
         backbone=Path(found["backbone"]).name,
         preset=found["preset"],
+        k_trained=run.config.k,
         k=len(json.loads((run.model / "categories.json").read_text("utf-8"))),
         images=gcd["images"],
         unlabelled=_per_cent({**gcd["accuracy"], "auroc": found["unlabelled"]["auroc"]}),

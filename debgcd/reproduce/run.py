@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -12,12 +12,11 @@ from debgcd.bench.facts import facts
 from debgcd.config import Config
 from debgcd.data import paper
 from debgcd.data.benchmarks import Benchmark, facts_of, read_benchmark, resolve
-from debgcd.data.manifest import Manifest
 from debgcd.errors import DataError
-from debgcd.files import write_json, write_text
+from debgcd.files import lock, write_json, write_text
 from debgcd.progress import say
 from debgcd.reproduce.experiments import Experiment
-from debgcd.reproduce.grid import Cell, cell, devices, finish, keep_manifest
+from debgcd.reproduce.grid import Cell, Images, cell, devices, finish
 from debgcd.reproduce.results import Outcome, result
 from debgcd.reproduce.scale import Small, classes_of, part
 from debgcd.reproduce.table import page
@@ -33,6 +32,7 @@ class Wish:
     roots: tuple[Path, ...]
     out: Path
     cache: Path
+    command: str = ""  # as typed, for the page
     scale: Scale = "full"
     sets: tuple[str, ...] = ()  # none: those of the experiment
     seeds: int = 3
@@ -49,51 +49,75 @@ class Wish:
         return tuple(name for name in self.experiment.sets if name in Small.sets) or Small.sets
 
 
-def plan(wish: Wish) -> tuple[list[Cell], list[str]]:
-    """Every run of the grid, and a sentence for each set that is not there."""
+@dataclass(frozen=True)
+class Plan:
+    """Every run of a grid, the true K of each set, and a sentence for each set that is not there."""
+
+    cells: list[Cell]
+    true_k: dict[str, int]
+    missing: list[str]
+
+
+def plan(wish: Wish) -> Plan:
+    """Read the sets, and say which runs there are; nothing is written."""
     rows = {name: _rows(wish, name) for name in wish.chosen_sets}  # a wrong setting is said before a large set is read
-    cells, missing = [], []
+    found = Plan([], {}, [])
     for name in wish.chosen_sets:
         try:
-            found = _read(name, wish.roots, wish.cache)
+            manifest = _read(name, wish.roots, wish.cache).manifest
         except DataError as error:
-            missing.append(f"{facts_of(name).title}: {error}")
+            found.missing.append(f"{facts_of(name).title}: {error}")
             continue
-        manifest = found.manifest if wish.scale == "full" else part(found.manifest, Small.classes, Small.images)
-        file = keep_manifest(manifest, wish.out / name / f"{found.split}.csv")
-        k = _k(wish, name, manifest)
+        if wish.scale == "small":
+            manifest = part(manifest, Small.classes, Small.images)
+        images = Images.of(name, manifest, wish.out)
+        found.true_k[name] = classes_of(manifest)
+        k = _estimated(wish, name) if wish.experiment.estimated_k else classes_of(manifest)
         for row, config in rows[name].items():
             chosen = config if "k" in wish.experiment.rows[row] else replace(config, k=k)
-            cells += [cell(row, name, seed, file, chosen, wish.out) for seed in range(wish.seeds)]
-    return cells, missing
+            found.cells.extend(cell(row, seed, images, chosen, wish.out) for seed in range(wish.seeds))
+    return found
 
 
-def reproduce(wish: Wish, cells: Sequence[Cell], missing: Iterable[str]) -> Outcome:
+def reproduce(wish: Wish, plan: Plan) -> Outcome:
     """Bring the runs of the grid to their end, and compare; written to OUT/NAME.json and OUT/NAME.md."""
-    failed = finish(cells, devices())
-    done = [each for each in cells if each.finished]
-    outcome = Outcome(
-        experiment=wish.experiment,
-        scale=wish.scale,
-        sets=wish.chosen_sets,
-        seeds=wish.seeds,
-        results=tuple(result(each) for each in done),
-        not_run=(*missing, *(f"{each.name}: {failed[each.folder]}" for each in cells if each.folder in failed)),
-        facts=facts(),
-    )
-    write_json(wish.out / f"{wish.experiment.name}.json", outcome.to_json())
-    write_text(wish.out / f"{wish.experiment.name}.md", page(outcome))
+    wish.out.mkdir(parents=True, exist_ok=True)
+    with lock(wish.out, "reproducing a table"):
+        failed = finish(plan.cells, devices())
+        results, not_run = [], list(plan.missing)
+        for each in plan.cells:
+            try:
+                if each.finished:
+                    results.append(result(each))
+                else:
+                    not_run.append(f"{each.name}: {failed.get(each.folder, 'not finished')}")
+            except DataError as error:
+                not_run.append(f"{each.name}: {error}")
+        outcome = Outcome(
+            experiment=wish.experiment,
+            command=wish.command,
+            scale=wish.scale,
+            sets=wish.chosen_sets,
+            true_k=plan.true_k,
+            seeds=wish.seeds,
+            results=tuple(results),
+            not_run=tuple(not_run),
+            facts=facts(),
+        )
+        write_json(wish.out / f"{wish.experiment.name}.json", outcome.to_json())
+        write_text(wish.out / f"{wish.experiment.name}.md", page(outcome))
     return outcome
 
 
 def _read(name: str, roots: Sequence[Path], cache: Path) -> Benchmark:
-    """The set from the first root that has it; where none has, the error of the last."""
-    for root in roots[:-1]:
+    """The set from the first root that has it whole; where none has, what is wrong in each."""
+    errors = []
+    for root in roots:
         try:
             return read_benchmark(name, root, cache)
-        except DataError:
-            continue
-    return read_benchmark(name, roots[-1], cache)
+        except DataError as error:
+            errors.append(str(error))
+    raise DataError("; ".join(errors))
 
 
 def _rows(wish: Wish, name: str) -> dict[str, Config]:
@@ -107,15 +131,18 @@ def _rows(wish: Wish, name: str) -> dict[str, Config]:
     base = replace(base, run=replace(base.run, cache=str(wish.cache.absolute())))
     for values in wish.settings:
         base = configuration.override(base, values, where="--set")
-    return {
+    rows = {
         row: configuration.override(base, values, where=f"{wish.experiment.name}, row {row}")
         for row, values in wish.experiment.rows.items()
     }
+    if wish.scale == "small" and wish.experiment.estimated_k:  # features of one cut, so that all rows have one estimate
+        rows = {
+            row: configuration.override(config, {"backbone": {"tuned_blocks": 2}}, row) for row, config in rows.items()
+        }
+    return rows
 
 
-def _k(wish: Wish, name: str, manifest: Manifest) -> int | None:
-    """The number of classes, or what the paper estimated it to be; None: to be estimated."""
-    if not wish.experiment.estimated_k:
-        return classes_of(manifest)
+def _estimated(wish: Wish, name: str) -> int | None:
+    """The paper's estimate of K, at full scale; None: to be estimated here."""
     printed = paper.table(10).rows["estimated"].get(name) if wish.scale == "full" else None
     return None if printed is None else int(printed["k"].mean)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 
 from debgcd.data.benchmarks import facts_of
-from debgcd.data.paper import Number
+from debgcd.data.paper import Number, table
 from debgcd.reproduce.results import Outcome
 
 NAMES = {"all": "All", "old": "Old", "new": "New", "auroc": "AUROC", "k": "K"}
@@ -39,11 +39,12 @@ def _about(outcome: Outcome) -> str:
     facts, results = outcome.facts, outcome.results
     seeds = "one seed" if outcome.seeds == 1 else f"{outcome.seeds} seeds, mean ± standard deviation"
     where = f"{facts['date']}, {facts['processor']}, {facts['cores']} cores" if facts else ""
-    told = [f"`debgcd reproduce {outcome.experiment.name} --scale {outcome.scale}`", seeds, where]
-    for what in ("preset", "backbone", "views"):
+    told = [f"`{outcome.command}`", seeds, where]
+    for what in ("preset", "backbone"):
         values = sorted({str(getattr(result, what)) for result in results})
         told.append(f"{what}: {', '.join(values)}" if values else "")
-    line = "; ".join(text for text in told if text) + ". Per cent of the unlabelled images."
+    told += sorted({result.views for result in results})
+    line = "; ".join(text for text in told if text) + ". In per cent, of the unlabelled images."
     return line if outcome.scale == "full" else f"{line}\n\n{SMALL}"
 
 
@@ -56,7 +57,8 @@ def _table(outcome: Outcome, name: str, split: str = "unlabelled") -> str:
         *(f"paper {NAMES[measure]}" for measure in measures),
         *(f"here {NAMES[measure]}" for measure in measures),
     ]
-    head += [f"difference {NAMES[measure]}" for measure in measures] + (["here K"] if experiment.estimated_k else [])
+    head += [f"difference {NAMES[measure]}" for measure in measures]
+    head += ["true K", "paper K", "here K"] if experiment.estimated_k else []
     rows = []
     for row in experiment.rows:
         printed = experiment.printed(row, column)
@@ -66,7 +68,7 @@ def _table(outcome: Outcome, name: str, split: str = "unlabelled") -> str:
         cells = [_shown(printed.get(measure)) for measure in measures]
         cells += [_shown(here[measure]) for measure in measures]
         cells += [_difference(printed.get(measure), here[measure]) for measure in measures]
-        rows.append([title, *cells, *([_shown(outcome.here(row, name, "k"))] if experiment.estimated_k else [])])
+        rows.append([title, *cells, *(_numbers_of_classes(outcome, row, name) if experiment.estimated_k else [])])
     if outcome.scale == "full" and split == "unlabelled":
         for row in experiment.others:
             printed = experiment.printed(row, column)
@@ -74,6 +76,14 @@ def _table(outcome: Outcome, name: str, split: str = "unlabelled") -> str:
                 [row, *(_shown(printed.get(measure)) for measure in measures), *["–"] * (len(head) - 1 - len(measures))]
             )
     return markdown(head, rows)
+
+
+def _numbers_of_classes(outcome: Outcome, row: str, name: str) -> list[str]:
+    """Table 10: the true K, the paper's estimate, and what the row was trained with."""
+    printed = table(10).rows["estimated"].get(name, {}).get("k")
+    here = outcome.here(row, name, "k")
+    true = outcome.true_k.get(name)
+    return ["–" if value is None else f"{value:g}" for value in (true, printed and printed.mean, here and here.mean)]
 
 
 def _choice(outcome: Outcome, name: str) -> str:
@@ -88,13 +98,15 @@ def _average(outcome: Outcome) -> list[str]:
     """Where the paper gives the mean over the sets."""
     experiment = outcome.experiment
     printed = {row: experiment.printed(row, "average").get("all") for row in experiment.rows}
-    if not any(printed.values()):
+    ran = [row for row in experiment.rows if any(result.row == row for result in outcome.results)]
+    if not any(printed.values()) or any(
+        outcome.here(row, name, "all") is None for row in ran for name in experiment.sets
+    ):
         return []
     rows = []
-    for row in experiment.rows:
+    for row in ran:
         parts = [outcome.here(row, name, "all") for name in experiment.sets]
-        values = [part.mean for part in parts if part is not None]
-        here = Number(statistics.mean(values)) if len(values) == len(parts) else None
+        here = Number(statistics.mean(part.mean for part in parts if part is not None))
         rows.append([row, _shown(printed[row]), _shown(here), _difference(printed[row], here)])
     return [
         f"## Average of {', '.join(experiment.sets)}",

@@ -13,6 +13,12 @@ from conftest import FAST
 from miniatures import Made
 
 from debgcd.data.benchmarks import Facts
+from debgcd.data.manifest import read_manifest
+from debgcd.errors import DataError
+from debgcd.reproduce.experiments import experiment
+from debgcd.reproduce.results import result
+from debgcd.reproduce.run import Wish, plan
+from debgcd.train.start import begin
 
 Command = Callable[..., Any]
 QUICK = [word for key, value in (FAST | {"schedule.steps": 2}).items() for word in ("--set", f"{key}={value}")]
@@ -37,7 +43,7 @@ def test_a_table_from_the_first_run_to_the_page_and_again(command: Command, sets
     words = ["reproduce", "auroc", "--scale", "small", "--sets", "pets", "--root", tmp_path, "--root", sets]
     words += ["--seeds", 1, "-o", tmp_path / "out", *QUICK]
     plan = command(*words, "--plan")
-    assert plan.code == 0 and plan.out.count(" no  ") == 2
+    assert plan.code == 0 and plan.out.count(" no  ") == 2 and not (tmp_path / "out").exists()
     said = command(*words)
     assert said.code == 0, said.err
     assert "2 runs: 0 done, 2 to do" in said.err and "| L_sdl + L_gcd + L_adl |" in said.out
@@ -47,6 +53,33 @@ def test_a_table_from_the_first_run_to_the_page_and_again(command: Command, sets
     assert (tmp_path / "out" / "auroc.md").read_text() in said.out
     again = command(*words)
     assert again.code == 0 and "2 runs: 2 done, 0 to do" in again.err and again.out == said.out
+    assert f"{QUICK[0]} {QUICK[1]}" in said.out and written["command"].startswith("debgcd reproduce auroc")
+    broken = tmp_path / "out" / written["runs"][0]["folder"]
+    (broken / "evaluation.json").write_text("{")
+    damaged = command(*words)
+    assert damaged.code == 3 and f"- pets · L_sdl · seed 0: {broken} cannot be used" in damaged.out
+    assert "| L_sdl + L_gcd + L_adl |" in damaged.out
+
+
+def test_an_image_that_cannot_be_read_makes_no_result(sets: Path, tmp_path: Path) -> None:
+    """A benchmark is used whole or not at all."""
+    settings = ({"views": {"size": 32, "resize": 36, "bank": "off"}, "run": {"workers": 0}},)
+    wish = Wish(
+        *(experiment("ssb"), (sets,), tmp_path / "out", tmp_path / "cache"),
+        scale="small",
+        sets=("pets",),
+        seeds=1,
+        settings=settings,
+    )
+    one = next(each for each in plan(wish).cells if each.config.method == "kmeans")
+    one.write()
+    manifest = read_manifest(one.images.path)
+    manifest.paths[0].unlink()  # the miniature's files are links to a few
+    manifest.paths[0].write_bytes(b"")
+    one.folder.mkdir()
+    begin(manifest, one.config, one.folder)
+    with pytest.raises(DataError, match=r"some images cannot be read, see .*skipped\.csv"):
+        result(one)
 
 
 @pytest.mark.parametrize(
@@ -58,12 +91,19 @@ def test_a_table_from_the_first_run_to_the_page_and_again(command: Command, sets
         (["ssb", "--root", ".", "--sets", "birds"], "no benchmark 'birds'"),
         (["ssb", "--root", ".", "--scale", "small", "--preset", "paper"], "leave --preset out"),
         (["ssb", "--root", ".", "--set", "detector.wieght=1"], "did you mean 'weight'"),
+        (["ssb", "--root", ".", "--set", "method=kmeans"], "the experiment's own"),
+        (["ssb", "--root", ".", "--set", "seed=3"], "the experiment's own"),
+        (["ssb", "--root", "nowhere"], "--root nowhere is not a folder"),
+        (["ssb", "--root", ".", "--sets", ""], "no benchmark ''"),
+        (["ssb", "--root", ".", "-o", "sets/a-file"], "is a file"),
+        (["dinov2-ssb", "--root", ".", "--scale", "small"], "another backbone"),
     ],
 )
 def test_wrong_calls(
     command: Command, words: list[str], told: str, sets: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(sets.parent)
+    (sets / "a-file").touch()
     said = command("reproduce", *words)
     assert said.code in (2, 3) and told in said.err and "Traceback" not in said.err
 
