@@ -54,7 +54,7 @@ def aircraft(facts: Facts, root: Path, cache: Path) -> Images:
     """images_variant_trainval.txt and images_variant_test.txt; classes are the variants, sorted as strings."""
     lists = ("images_variant_trainval.txt", "images_variant_test.txt")
     folder = find_folder(
-        facts, root, lambda place: any((place / name).is_file() for name in lists), f"a {lists[0]}", inner=("data",)
+        facts, root, lambda place: any((place / name).is_file() for name in lists), f"an {lists[0]}", inner=("data",)
     )
     variants = need(facts, folder, "variants.txt")
     classes = tuple(sorted(" ".join(row) for row in read_list(facts, variants, 1)))
