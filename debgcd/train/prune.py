@@ -17,7 +17,7 @@ from debgcd.progress import say
 from debgcd.train.infer import Inference
 from debgcd.train.setup import Setup
 
-DOUBLE = 0.6  # of the squared distance of the nearest two known classes
+DOUBLE = 0.8  # of the squared distance of the nearest two known classes
 FEWEST_KNOWN = 5  # below, there are so few pairs that how near the nearest one is is a matter of luck
 PER_CATEGORY = ("heads.classifier.weight", "heads.debiased.weight")  # tensors with a row a category
 
