@@ -58,11 +58,12 @@ def test_few_known_classes_are_no_measure_for_doubles(known: int) -> None:
 
 
 def test_close_known_classes_make_the_rule_stricter() -> None:
-    close = at(180, 188)
+    edge = 10 * DOUBLE**0.5  # degrees, as good as exact for small angles
+    close = at(180, 180 + edge + 0.2)
     close[1] = close[0]
     close[1, 1] = close[0, 0] * torch.tensor(10.0).deg2rad().tan()
     assert len(in_use(close, np.full(len(close), 4), FEWEST_KNOWN)) == FEWEST_KNOWN + 2
-    close[-2:] = at(180, 184)[-2:]
+    close[-2:] = at(180, 180 + edge - 0.2)[-2:]
     assert len(in_use(close, np.full(len(close), 4), FEWEST_KNOWN)) == FEWEST_KNOWN + 1
 
 
