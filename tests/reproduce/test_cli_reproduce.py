@@ -9,7 +9,6 @@ from typing import Any
 
 import miniatures
 import pytest
-from conftest import FAST
 from miniatures import Made
 
 from debgcd.data.benchmarks import Facts
@@ -21,8 +20,18 @@ from debgcd.reproduce.run import Wish, plan
 from debgcd.train.start import begin
 
 Command = Callable[..., Any]
-QUICK = [word for key, value in (FAST | {"schedule.steps": 2}).items() for word in ("--set", f"{key}={value}")]
-QUICK += ["--set", "run.workers=0"]
+QUICK = []
+for text in (
+    "views.size=32",
+    "views.resize=36",
+    "views.bank_views=3",
+    "schedule.batch=8",
+    "schedule.steps=2",
+    "heads.hidden=16",
+):
+    QUICK += ["--set", text]
+for text in ("heads.projection_width=8", "heads.detector_width=8", "heads.warm_start=false", "run.workers=0"):
+    QUICK += ["--set", text]
 
 
 @pytest.fixture

@@ -142,7 +142,7 @@ def test_told_to_stop_it_tells_the_run_once_and_starts_no_other(tmp_path: Path, 
         textwrap.dedent(f"""
         import sys, pathlib
         sys.path.insert(0, {str(Path(__file__).parent)!r})
-        from test_grid import cells
+        from test_reproduce_grid import cells
         from debgcd.reproduce.grid import finish
         try:
             finish(cells(pathlib.Path({str(tmp_path)!r}), {{"a": {{}}}}, seeds=3), [None], {program(tmp_path, wait)!r})
