@@ -56,6 +56,7 @@ def debgcd(arguments: Sequence[object], log: Path, hook: Hook | None = None) -> 
     def work() -> int:
         from debgcd.cli import main
 
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in a shell's background
         if hook is not None:
             hook()
         return main([str(word) for word in arguments])
