@@ -15,11 +15,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from grid import classes_in_turn, finished_run, mean_and_error, number_of_classes, scores, settings, write_between
+from grid import classes_in_turn, finished_run, mean_and_error, scores, settings, write_between
 
 from debgcd import config as configuration
 from debgcd.bench.facts import facts
 from debgcd.data.manifest import read_manifest
+from debgcd.reproduce.scale import classes_of
 
 ROOT = Path(__file__).resolve().parent.parent
 SEEDS = (0, 1, 2)
@@ -43,7 +44,7 @@ def main() -> None:
     for (setting, values), (name, manifest), seed in itertools.product(SETTINGS.items(), sets.items(), SEEDS):
         if "half" in setting and name != pairs[0][0]:
             continue  # one set shows what lies between
-        k = number_of_classes(manifest)
+        k = classes_of(manifest)
         folder = options.work / name / setting.replace(",", "").replace(" ", "-") / f"seed-{seed}"
         run = finished_run(manifest, settings(base, seed, {**values, "k": k}), folder)
         cell = {"set": name, "images": len(manifest), "k": k, "steps": STEPS, "views": setting, "seed": seed}

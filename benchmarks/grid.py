@@ -69,11 +69,6 @@ def images_of(name: str, roots: Sequence[Path], work: Path, cache: Path, classes
     sys.exit("; ".join(errors) or f"say with --root where {name} lies")
 
 
-def number_of_classes(manifest: Manifest) -> int:
-    """How many classes there truly are."""
-    return len(set(manifest.truths) | set(manifest.classes))
-
-
 def mean_and_error(values: Iterable[float]) -> tuple[float, float]:
     """The mean and its standard error."""
     values = list(values)
