@@ -11,11 +11,11 @@ from typing import Any
 
 from debgcd import config as configuration
 from debgcd.config import Config
-from debgcd.data.benchmarks import read_benchmark
 from debgcd.data.manifest import Manifest
 from debgcd.demo import digits
 from debgcd.errors import DataError
 from debgcd.progress import say
+from debgcd.reproduce.run import read_first
 from debgcd.reproduce.scale import part
 from debgcd.train.run import Run, require_new
 from debgcd.train.start import begin, resume
@@ -32,9 +32,8 @@ def finished_run(manifest: Manifest, config: Config, folder: Path) -> Run:
 
 def scores(run: Run) -> dict[str, Any]:
     """evaluation.json of the unlabelled images: accuracy of the GCD classifier, AUROC, K at the end."""
-    found = json.loads(run.evaluation.read_text("utf-8"))["unlabelled"]
-    categories = json.loads((run.model / "categories.json").read_text("utf-8"))
-    return {**found["gcd"]["accuracy"], "auroc": found["auroc"], "k": len(categories)}
+    found = json.loads(run.evaluation.read_text("utf-8"))
+    return {**found["unlabelled"]["gcd"]["accuracy"], "auroc": found["unlabelled"]["auroc"], "k": found["k"]}
 
 
 def settings(base: Config, seed: int, values: Mapping[str, Any]) -> Config:
@@ -59,14 +58,13 @@ def images_of(name: str, roots: Sequence[Path], work: Path, cache: Path, classes
     """All of the digits; of a benchmark's training images at most so many, from at most so many classes."""
     if name == "digits":
         return digits(work / "digits")
-    errors = []
-    for root in roots:
-        try:
-            manifest = read_benchmark(name, root, cache).manifest
-            return part(manifest.select(manifest.is_train()), classes, images)
-        except DataError as error:
-            errors.append(str(error))
-    sys.exit("; ".join(errors) or f"say with --root where {name} lies")
+    if not roots:
+        sys.exit(f"say with --root where {name} lies")
+    try:
+        manifest = read_first(name, roots, cache).manifest
+    except DataError as error:
+        sys.exit(str(error))
+    return part(manifest.select(manifest.is_train()), classes, images)
 
 
 def mean_and_error(values: Iterable[float]) -> tuple[float, float]:

@@ -37,11 +37,13 @@ CLASSES, IMAGES = 50, 2000
 def main() -> None:
     grid = yaml.safe_load((HERE / "grid.yaml").read_text("utf-8"))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", choices=[[], *grid], metavar="PART", help=", ".join(grid))
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(grid))
     parser.add_argument("--root", type=Path, action="append", required=True, metavar="DIR", help="where the sets lie")
     parser.add_argument("--work", type=Path, default=ROOT / "runs" / "quality", help="where the runs go")
     parser.add_argument("--cache", help="for view banks (default as debgcd train)")
     options = parser.parse_args()
+    for name in set(options.parts) - set(grid):
+        parser.error(f"there is no part {name!r}; there are {', '.join(grid)}")
     sets: dict[str, Images] = {}
     known: dict[str, int] = {}
     for name in options.parts or grid:

@@ -53,7 +53,7 @@ def decode_quickly(image: ImageFile, file: BinaryIO, size: int, scale: int) -> N
         rows, columns = -(-height // scale), -(-width // scale)
         # strict: otherwise a file that ends early comes back with grey rows
         return simplejpeg.decode_jpeg(data, "RGB", min_height=rows, min_width=columns, strict=True)
-    except Exception:
+    except Exception:  # whatever it is that this decoder minds: Pillow decodes the file, or says what is wrong with it
         return None
 
 

@@ -108,7 +108,7 @@ def _result(cell: Cell) -> Result:
         backbone=Path(found["backbone"]).name,
         preset=found["preset"],
         k_trained=run.config.k,
-        k=len(json.loads((run.model / "categories.json").read_text("utf-8"))),
+        k=found["k"],
         images=gcd["images"],
         unlabelled=_per_cent({**gcd["accuracy"], "auroc": found["unlabelled"]["auroc"]}),
         test=_per_cent({**found["test"]["gcd"]["accuracy"], "named": found["test"]["gcd"]["named"]})

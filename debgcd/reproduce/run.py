@@ -53,30 +53,30 @@ class Wish:
 class Plan:
     """Every run of a grid, the true K of each set, and a sentence for each set that is not there."""
 
-    cells: list[Cell]
+    cells: tuple[Cell, ...]
     true_k: dict[str, int]
-    missing: list[str]
+    missing: tuple[str, ...]
 
 
 def plan(wish: Wish) -> Plan:
     """Read the sets, and say which runs there are; nothing is written."""
     rows = {name: _rows(wish, name) for name in wish.chosen_sets}  # a wrong setting is said before a large set is read
-    found = Plan([], {}, [])
+    cells, true_k, missing = [], {}, []
     for name in wish.chosen_sets:
         try:
-            manifest = _read(name, wish.roots, wish.cache).manifest
+            manifest = read_first(name, wish.roots, wish.cache).manifest
         except DataError as error:
-            found.missing.append(f"{facts_of(name).title}: {error}")
+            missing.append(f"{facts_of(name).title}: {error}")
             continue
         if wish.scale == "small":
             manifest = part(manifest, Small.classes, Small.images)
         images = Images.of(name, manifest, wish.out)
-        found.true_k[name] = classes_of(manifest)
+        true_k[name] = classes_of(manifest)
         k = _estimated(wish, name) if wish.experiment.estimated_k else classes_of(manifest)
         for row, config in rows[name].items():
             chosen = config if "k" in wish.experiment.rows[row] else replace(config, k=k)
-            found.cells.extend(cell(row, seed, images, chosen, wish.out) for seed in range(wish.seeds))
-    return found
+            cells += [cell(row, seed, images, chosen, wish.out) for seed in range(wish.seeds)]
+    return Plan(tuple(cells), true_k, tuple(missing))
 
 
 def reproduce(wish: Wish, plan: Plan) -> Outcome:
@@ -109,7 +109,7 @@ def reproduce(wish: Wish, plan: Plan) -> Outcome:
     return outcome
 
 
-def _read(name: str, roots: Sequence[Path], cache: Path) -> Benchmark:
+def read_first(name: str, roots: Sequence[Path], cache: Path) -> Benchmark:
     """The set from the first root that has it whole; where none has, what is wrong in each."""
     errors = []
     for root in roots:

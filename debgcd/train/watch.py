@@ -19,6 +19,8 @@ from debgcd.train.infer import Inference
 from debgcd.train.run import Run, training_rows
 from debgcd.train.setup import Setup
 
+STEPS = 1000  # whose hard labels are kept to be judged together
+
 
 def truth_ids(manifest: Manifest, rows: NDArray[np.int64]) -> NDArray[np.int64]:
     """The truth of these rows as numbers: known classes 0..M-1, others M.. in the order of their names; -1 without one."""
@@ -45,9 +47,6 @@ def measure(inference: Inference, truth: NDArray[np.int64], known: int) -> dict[
     if inference.novelty is not None:
         auroc = novelty_auroc(inference.novelty[have], truth[have] >= known)
     return {**scores, "auroc": None if np.isnan(auroc) else auroc}
-
-
-STEPS = 1000  # whose hard labels are kept to be judged together
 
 
 class Metrics:
@@ -120,7 +119,10 @@ class Utilisation:
         self._taught: deque[tuple[NDArray[np.int64], NDArray[np.int64]]] = deque(maxlen=STEPS)  # truth, hard label
 
     def shares(self, hard_label: NDArray[np.int64] | None, images: NDArray[np.int64]) -> dict[str, float]:
-        """hard_label: (2B,) of the rows of two views, -1 where none, None where the method has none; images: (B,)."""
+        """Of one step, whose hard labels are kept for `hard_labels`.
+
+        hard_label: (2B,) of the rows of two views, -1 where none, None where the method has none; images: (B,).
+        """
         if hard_label is None:
             return {}
         rows = np.concatenate([images, images])
