@@ -1,6 +1,6 @@
 """How good the methods are with few images and a short schedule: the runs of grid.yaml, then docs/results.md from them.
 
-.venv/bin/python benchmarks/quality/run.py --root DIR [--root DIR ...] [PART ...]
+.venv/bin/python benchmarks/quality/run.py --root DIR [--root DIR ...] [--jobs 2] [PART ...]
 
 DIR holds CIFAR-10, Oxford-IIIT Pet and CUB-200-2011 in their original layouts (`debgcd fetch` gets them); the digits come with
 scikit-learn. PART is a name in grid.yaml; without one, all. Stopped, it goes on where it was. Results are kept as
@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,8 @@ from page import write_page  # noqa: E402
 
 from debgcd import config as configuration  # noqa: E402
 from debgcd.bench.facts import facts  # noqa: E402
+from debgcd.config import Config  # noqa: E402
+from debgcd.data.cores import cores  # noqa: E402
 from debgcd.reproduce.grid import Cell, Images, cell, devices, finish  # noqa: E402
 from debgcd.reproduce.results import result  # noqa: E402
 from debgcd.reproduce.scale import classes_of  # noqa: E402
@@ -41,9 +45,12 @@ def main() -> None:
     parser.add_argument("--root", type=Path, action="append", required=True, metavar="DIR", help="where the sets lie")
     parser.add_argument("--work", type=Path, default=ROOT / "runs" / "quality", help="where the runs go")
     parser.add_argument("--cache", help="for view banks (default as debgcd train)")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at once; they share the cores")
     options = parser.parse_args()
     for name in set(options.parts) - set(grid):
         parser.error(f"there is no part {name!r}; there are {', '.join(grid)}")
+    if options.jobs > 1:
+        os.environ["OMP_NUM_THREADS"] = str(max(1, cores() // options.jobs))
     sets: dict[str, Images] = {}
     known: dict[str, int] = {}
     for name in options.parts or grid:
@@ -53,10 +60,15 @@ def main() -> None:
                 found = images_of(set_name, options.root, options.work, cache_folder(options.cache), CLASSES, IMAGES)
                 known[set_name], sets[set_name] = classes_of(found), Images.of(set_name, found, options.work)
             cells += cells_of(grid[name], sets[set_name], known[set_name], options.work, options.cache)
-        failed = finish(cells, devices())
+        failed = finish(cells, devices() * options.jobs)
         if failed:
             sys.exit("\n".join(f"{folder}: {reason}" for folder, reason in failed.items()))
-        written = {**facts(), "command": f"benchmarks/quality/run.py {name}", "runs": [told(each) for each in cells]}
+        written = {
+            **facts(),
+            "command": f"benchmarks/quality/run.py {name}",
+            "jobs": options.jobs,
+            "runs": [told(each) for each in cells],
+        }
         place = HERE / "results" / f"{name}.json"
         place.parent.mkdir(exist_ok=True)
         place.write_text(json.dumps(written, indent=1) + "\n", "utf-8")
@@ -65,13 +77,21 @@ def main() -> None:
 
 def cells_of(grid: dict[str, Any], images: Images, k: int, work: Path, cache: str | None) -> list[Cell]:
     fixed = {"k": k, "backbone": {"tuned_blocks": 2}, "run": {"cache": cache}}
-    base = configuration.override(configuration.compose("small"), fixed, where=images.name)
     cells = []
     for row, values in grid["rows"].items():
-        config = configuration.override(base, values, where=row)
-        seeds = grid["seeds"] if isinstance(grid["seeds"], int) else grid["seeds"][row]
+        changes = {key: value for key, value in values.items() if key != "preset"}
+        config = configuration.override(_short(values.get("preset", "small")), fixed, where=images.name)
+        config = configuration.override(config, changes, where=row)
+        seeds = grid["seeds"] if isinstance(grid["seeds"], int) else grid["seeds"].get(row) or grid["seeds"]["default"]
         cells += [cell(row, seed, images, config, work) for seed in range(seeds)]
     return cells
+
+
+def _short(preset: str) -> Config:
+    """The preset with the backbone, views and length of `small`."""
+    small, chosen = configuration.compose("small"), configuration.compose(preset)
+    schedule = replace(chosen.schedule, steps=small.schedule.steps, batch=small.schedule.batch)
+    return replace(chosen, backbone=small.backbone, views=small.views, schedule=schedule)
 
 
 def told(each: Cell) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from torch.nn.functional import normalize
 
 from debgcd.cluster.blocks import Points, one_thread_each, read
 from debgcd.cluster.lloyd import Finished, Fixed, fix, lloyd
+from debgcd.cluster.novelty import unlike_labelled
 from debgcd.cluster.seeding import plus_plus
 from debgcd.cluster.whiten import whiten
 
@@ -97,19 +98,40 @@ def kmeans(
 
 
 def prototypes(
-    features: Tensor, label: Tensor, k: int, *, seed: int = 0, on_progress: Callable[[int, int], None] | None = None
+    features: Tensor,
+    label: Tensor,
+    k: int,
+    *,
+    novel_first: bool = False,
+    seed: int = 0,
+    on_progress: Callable[[int, int], None] | None = None,
 ) -> Tensor:
     """Unit-length centres of a semi-supervised clustering, for a classifier to start from: (N, width) -> (K, width).
 
     Clustered along the features' first principal axes, because the many others are mostly noise, in which restarts end in
     very different clusterings; and with the scatter within known classes taken out, because what varies within a class
     tells nothing about classes.
+
+    With `novel_first`, a known class starts at the mean of its labelled images, and the new ones at clusters of those
+    unlabelled images alone that look new (novelty.py): otherwise a new class beside a known one is drawn into it.
     """
     unit = normalize(features, dim=1)
     points = normalize(whiten(principal(features, AXES), label), dim=1)
-    found = kmeans(points, label, k, seed=seed, on_progress=on_progress).assignment
-    sums = torch.zeros(k, features.shape[1], dtype=unit.dtype, device=unit.device).index_add_(0, found, unit)
-    empty = torch.bincount(found, minlength=k) == 0  # fewer free points than clusters
+    known = int(label.max()) + 1
+    looks_new = (label < 0) & (unlike_labelled(points * points.shape[1] ** 0.5, label) > 0) if novel_first else None
+    if looks_new is not None and int(looks_new.sum()) >= k - known > 0:
+        found = label.clone()
+        free = torch.full_like(label[looks_new], -1)
+        found[looks_new] = (
+            known + kmeans(points[looks_new], free, k - known, seed=seed, on_progress=on_progress).assignment
+        )
+    else:
+        found = kmeans(points, label, k, seed=seed, on_progress=on_progress).assignment
+    rows = found >= 0
+    sums = torch.zeros(k, features.shape[1], dtype=unit.dtype, device=unit.device).index_add_(
+        0, found[rows], unit[rows]
+    )
+    empty = torch.bincount(found[rows], minlength=k) == 0  # fewer free points than clusters
     sums[empty] = unit[: int(empty.sum())]  # a prototype without length would have a gradient without bound
     return normalize(sums, dim=1)
 

@@ -69,6 +69,13 @@ class DetectorConfig:
     entropy_weight: float = 1.0  # Eq. 6 adds both parts with weight 1; the public code has 0.1
     entropy_over: Literal["sum", "mean"] = "sum"  # over the M detectors: Eq. 5 sums, the public code takes the mean
     consistency_weight: float = 0.0  # between the two views of an unlabelled image: only in the public code (1.0)
+    # Only for small data. Labelled images are known, unlabelled ones may be either: learning to tell the two groups apart
+    # teaches what is new (positive-unlabelled learning), while Eq. 4 never sees a new image.
+    unlabelled_weight: float = 0.0
+    tunes_tail: bool = True  # off: its gradient ends at the feature, so that a large λ_sdl cannot harm the classifiers
+    guides_start: bool = (
+        False  # with heads.warm_start: new prototypes from the images that look new (cluster/novelty.py)
+    )
 
 
 @dataclass(frozen=True)
@@ -80,8 +87,10 @@ class DebiasedConfig:
     # Instead of τ: which share of the unlabelled rows to let through, as (progress, share) points joined by lines. After
     # a warm start nearly every image passes a fixed τ at once; a share keeps the curriculum whatever the confidences.
     utilisation: tuple[tuple[float, float], ...] | None = None
+    balanced: bool = False  # the share is one of each category's rows: the surest categories do not take it all
     certainty: bool = True  # weigh by d (Eq. 10)
     consistency: bool = True  # require F (Eq. 9); off in the public code
+    on_side: bool = False  # hard labels among the known or the new categories, as the detector says; F then always holds
 
 
 @dataclass(frozen=True)

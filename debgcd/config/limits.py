@@ -32,6 +32,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "detector.temperature": (1e-4, 100),
     "detector.entropy_weight": (0, 1e6),
     "detector.consistency_weight": (0, 1e6),
+    "detector.unlabelled_weight": (0, 1e6),
     "debiased.weight": (0, 1e6),
     "debiased.threshold": (0, 1),
     "schedule.epochs": (0, 10**6),

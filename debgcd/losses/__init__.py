@@ -6,8 +6,14 @@ function is defined on empty sets: it returns a zero that is still part of the g
 
 from debgcd.losses.classifier import mean_entropy, self_distillation, supervised
 from debgcd.losses.contrastive import info_nce, supervised_contrastive
-from debgcd.losses.debiased import accepted, certainty, consistent, debiased_unlabelled
-from debgcd.losses.detector import novelty, one_vs_all_consistency, one_vs_all_entropy, one_vs_all_labelled
+from debgcd.losses.debiased import accepted, certainty, consistent, debiased_unlabelled, on_side
+from debgcd.losses.detector import (
+    novelty,
+    one_vs_all_consistency,
+    one_vs_all_entropy,
+    one_vs_all_labelled,
+    one_vs_all_unlabelled,
+)
 
 __all__ = [
     "accepted",
@@ -17,9 +23,11 @@ __all__ = [
     "info_nce",
     "mean_entropy",
     "novelty",
+    "on_side",
     "one_vs_all_consistency",
     "one_vs_all_entropy",
     "one_vs_all_labelled",
+    "one_vs_all_unlabelled",
     "self_distillation",
     "supervised",
     "supervised_contrastive",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -17,6 +18,16 @@ def consistent(category: Tensor, s: Tensor, known: int) -> Tensor:
     category: (N,) the classifier's choice, new if >= known; s: (N,) novelty. "ŷ ∈ Y_u" is read as "ŷ is a new class".
     """
     return ((category >= known) & (s > 0.5)) | ((category < known) & (s < 0.5))
+
+
+def on_side(logits: Tensor, s: Tensor, known: int) -> Tensor:
+    """Preset `small` only: logits in which every category on the side that the detector speaks against comes last.
+
+    logits: (N, K) cosines; s: (N,) novelty. The detector decides whether an image is new, the classifier which of the
+    categories on that side it is; so F always holds, and a new class that the classifier took for a known one is taught.
+    """
+    is_new = torch.arange(logits.shape[1], device=logits.device) >= known
+    return logits - 2 * (is_new != (s > 0.5)[:, None]).to(logits.dtype)  # two cosines differ by 2 at most
 
 
 def accepted(

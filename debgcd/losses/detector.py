@@ -45,6 +45,20 @@ def novelty(logits: Tensor) -> Tensor:
     return logits.softmax(-1)[..., 1].amin(1)  # o⁻ = 1 − o⁺, so the largest "in" has the smallest "out"
 
 
+def one_vs_all_unlabelled(logits: Tensor) -> Tensor:
+    """Preset `small` only: an unlabelled image is more likely new than a labelled one, so claim it a little less.
+
+    logits: (N, M, 2) of unlabelled rows. Mean of -log s: the detector that claims an image most is pushed to "out".
+    Against Eq. 4, which pulls labelled images "in", this is positive-unlabelled learning. With as many labelled rows in a
+    batch as unlabelled ones, s of a known class ends below 1/2 (r / (1 + r) if a share r of the unlabelled is known), and
+    s of new images near 1.
+    """
+    _check(logits)
+    if not len(logits):
+        return logits.sum() * 0.0
+    return -logits.log_softmax(-1)[..., 1].amin(1).mean()
+
+
 def one_vs_all_consistency(logits: Tensor) -> Tensor:
     """Preset `released` only: the detectors should say the same of both views of an unlabelled image.
 

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from debgcd import losses, schedules
+from debgcd.config import Config
 from debgcd.methods.kmeans import settle_centres
 from debgcd.methods.protocol import Batch, Features, Loss
 from debgcd.methods.simgcd import SimGCD
@@ -22,6 +23,10 @@ class DebGCD(SimGCD):
 
     tuned_blocks = 2
 
+    def __init__(self, config: Config, known: int):
+        super().__init__(config, known)
+        self.novel_first = config.ablation.detector and config.detector.guides_start
+
     def heads(self, width: int) -> nn.ModuleDict:
         shape, switches = self.config.heads, self.config.ablation
         heads = super().heads(width) if switches.gcd else nn.ModuleDict({"classifier": Centres(width, self.k)})
@@ -35,6 +40,7 @@ class DebGCD(SimGCD):
                 shape.detector_depth,
                 self.known,
                 self.config.detector.temperature,
+                self.config.detector.tunes_tail,
             )
         return heads
 
@@ -71,6 +77,10 @@ class DebGCD(SimGCD):
             entropy = entropy / self.known
         total = supervised + detector.entropy_weight * entropy
         terms: dict[str, Tensor | float] = {"detector_labelled": supervised, "detector_entropy": entropy}
+        if detector.unlabelled_weight:
+            unlabelled = losses.one_vs_all_unlabelled(free)
+            total = total + detector.unlabelled_weight * unlabelled
+            terms["detector_unlabelled"] = unlabelled
         if detector.consistency_weight:
             consistency = losses.one_vs_all_consistency(free)
             total = total + detector.consistency_weight * consistency
@@ -97,6 +107,8 @@ class DebGCD(SimGCD):
         if switches.unlabelled:
             logits = output.logits.detach()[batch.free]
             s = losses.novelty(output.detector.detach()[batch.free]) if output.detector is not None else None
+            if s is not None and switches.guidance and debiased.on_side:
+                logits = losses.on_side(logits, s, self.known)
             use_certainty = switches.guidance and debiased.certainty
             use_consistency = switches.guidance and debiased.consistency
             threshold = self._threshold(logits, progress)
@@ -119,9 +131,18 @@ class DebGCD(SimGCD):
         return total, terms, hard_label
 
     def _threshold(self, logits: Tensor, progress: float) -> float | Tensor:
-        """τ, or the confidence that a share of this batch exceeds: the utilisation curve's, or less where confidences tie."""
-        curve = self.config.debiased.utilisation
-        if curve is None or not len(logits):
-            return self.config.debiased.threshold
-        confidence = self.assign(logits).amax(1)
-        return confidence.quantile(1 - schedules.piecewise(curve, progress))
+        """τ, or the confidence that a share of these rows exceeds: the utilisation curve's, or less where confidences tie."""
+        debiased = self.config.debiased
+        if debiased.utilisation is None or not len(logits):
+            return debiased.threshold
+        confidence, choice = self.assign(logits).max(1)
+        share = schedules.piecewise(debiased.utilisation, progress)
+        return quantile_by_category(confidence, choice, share) if debiased.balanced else confidence.quantile(1 - share)
+
+
+def quantile_by_category(confidence: Tensor, choice: Tensor, share: float) -> Tensor:
+    """For each row the confidence that a share of the rows with its choice exceeds: (N,), (N,) -> (N,)."""
+    same = choice[:, None] == choice
+    place = (same & (confidence >= confidence[:, None])).sum(1)  # 1 for the surest of its category
+    beyond = place > share * same.sum(1)
+    return (same & beyond).to(confidence.dtype).mul(confidence).amax(1)

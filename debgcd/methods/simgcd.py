@@ -24,6 +24,7 @@ class SimGCD:
     def __init__(self, config: Config, known: int):
         assert config.k is not None
         self.config, self.k, self.known = config, config.k, known
+        self.novel_first = False  # a warm start clusters at once, and does not first ask which images look new
 
     def heads(self, width: int) -> nn.ModuleDict:
         shape = self.config.heads
@@ -39,7 +40,9 @@ class SimGCD:
         if not self.config.heads.warm_start:
             return
         with progress("clustering") as report:
-            start = prototypes(features(), label, self.k, seed=self.config.seed, on_progress=report)
+            start = prototypes(
+                features(), label, self.k, novel_first=self.novel_first, seed=self.config.seed, on_progress=report
+            )
         for head in heads.values():
             if isinstance(head, Prototypes):
                 head.weight.copy_(start)

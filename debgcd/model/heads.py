@@ -74,11 +74,13 @@ class Projection(nn.Module):
 class Detector(nn.Module):
     """ρ_s and the M one-vs-all detectors on it: for each known class, is this image in or out?"""
 
-    def __init__(self, width: int, hidden: int, out: int, depth: int, known: int, temperature: float):
+    def __init__(
+        self, width: int, hidden: int, out: int, depth: int, known: int, temperature: float, tunes_tail: bool = True
+    ):
         super().__init__()
         self.projection = Projection(width, hidden, out, depth)
         self.prototypes = Prototypes(self.projection.out, 2 * known)
-        self.temperature = temperature
+        self.temperature, self.tunes_tail = temperature, tunes_tail
 
     def reset(self, generator: torch.Generator) -> None:
         self.projection.reset(generator)
@@ -86,6 +88,7 @@ class Detector(nn.Module):
 
     def forward(self, feature: Tensor) -> Tensor:
         """(N, width) -> (N, M, 2) scores after the temperature; channel 0 is "in", 1 is "out"."""
+        feature = feature if self.tunes_tail else feature.detach()
         return self.prototypes(self.projection(feature)).unflatten(1, (-1, 2)) / self.temperature
 
 

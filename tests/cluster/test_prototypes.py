@@ -42,3 +42,44 @@ def test_every_prototype_has_a_length() -> None:
     label = torch.tensor([0] * 5 + [1] * 5 + [-1] * 3)
     torch.testing.assert_close(prototypes(points, label, 10).norm(dim=1), torch.ones(10))
     assert prototypes(torch.ones(6, 4), torch.tensor([0, -1, -1, -1, -1, -1]), 3).isfinite().all()
+
+
+def beside_a_known_class() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Two known classes, a new one close beside the first, and a new one far away that has two parts."""
+    rng = torch.Generator().manual_seed(0)
+    centres = torch.zeros(5, 12)
+    centres[0, 0] = centres[1, 1] = centres[2, 0] = 4.0
+    centres[2, 2] = 1.5
+    centres[3, 3] = centres[4, 3] = 4.0
+    centres[3, 4], centres[4, 4] = 1.7, -1.7
+    part = torch.arange(5).repeat_interleave(60)
+    points = centres[part] + 0.5 * torch.randn(300, 12, generator=rng)
+    truth = part.clamp_max(3)
+    return points, truth, torch.where((truth < 2) & (torch.arange(300) % 2 == 0), truth, -1)
+
+
+def test_novel_first_finds_a_new_class_beside_a_known_one() -> None:
+    points, truth, label = beside_a_known_class()
+    unit = points / points.norm(dim=1, keepdim=True)
+    right = {}
+    for novel_first in (False, True):
+        nearest = (unit @ prototypes(points, label, 4, novel_first=novel_first).T).argmax(1)
+        right[novel_first] = float((nearest[truth == 2] >= 2).double().mean())
+    assert right[True] > 0.9
+    assert right[False] < 0.5  # drawn into the known class
+
+
+def test_novel_first_starts_known_classes_at_their_labelled_images() -> None:
+    points, _, label = beside_a_known_class()
+    unit = points / points.norm(dim=1, keepdim=True)
+    found = prototypes(points, label, 4, novel_first=True)
+    for k in range(2):
+        mean = unit[label == k].mean(0)
+        torch.testing.assert_close(found[k], mean / mean.norm())
+    torch.testing.assert_close(found.norm(dim=1), torch.ones(4))
+
+
+@pytest.mark.parametrize("k", [2, 290])
+def test_novel_first_without_new_classes_or_with_too_few_images_is_the_plain_start(k: int) -> None:
+    points, _, label = beside_a_known_class()
+    assert torch.equal(prototypes(points, label, k, novel_first=True), prototypes(points, label, k))

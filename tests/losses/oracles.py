@@ -196,6 +196,22 @@ def debiased_unlabelled(
     return mean(terms)
 
 
+def choice_on_side(logits: list[float], s: float, known: int) -> int:
+    """Preset small: the detector says known (s <= 1/2) or new, the classifier which of these; of all, if there is none."""
+    side = [k for k in range(len(logits)) if (k >= known) == (s > 0.5)] or list(range(len(logits)))
+    return max(side, key=lambda k: logits[k])
+
+
+def one_vs_all_unlabelled(logits: Detectors) -> float:
+    """Preset small: mean over unlabelled rows of -log s, with s of Eq. 7 (the o- of the detector with the largest o+)."""
+    terms = []
+    for row in logits:
+        claims = [plus - minus for plus, minus in row]  # o+ grows with the difference, and may be 1 for several
+        most = claims.index(max(claims))
+        terms.append(-log_softmax(row[most], 1.0)[1])
+    return mean(terms)
+
+
 def one_vs_all_consistency(logits: Detectors) -> float:
     """The released scripts' soft consistency: the sum over the M detectors and over + and - of the squared difference
     between the outputs o for view 1 (row i) and view 2 (row i+N) of an image; mean over the N images.

@@ -128,6 +128,24 @@ def test_one_vs_all_entropy(seed: int, rows: int, known: int):
     assert close(losses.one_vs_all_entropy(logits), oracles.one_vs_all_entropy(logits.tolist()))
 
 
+@pytest.mark.parametrize(("seed", "rows", "known"), drawn(DETECTOR))
+def test_one_vs_all_unlabelled(seed: int, rows: int, known: int):
+    logits = 3 * normal(generator(seed), rows, known, 2)
+    assert close(losses.one_vs_all_unlabelled(logits), oracles.one_vs_all_unlabelled(logits.tolist()))
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 1.0])
+def test_one_vs_all_unlabelled_puts_known_images_below_one_half(share: float):
+    """Where 20 labelled rows lie and share · 20 unlabelled ones that look the same, both losses balance at r / (1 + r)."""
+    s = share / (1 + share)
+    pair = torch.tensor([math.log(1 - s), math.log(s)], dtype=torch.float64, requires_grad=True)
+    logits = pair.expand(20, 1, 2)
+    balance = losses.one_vs_all_labelled(logits, torch.zeros(20, dtype=torch.long))
+    balance = balance + share * losses.one_vs_all_unlabelled(logits)  # of as many unlabelled rows, a share lies here
+    balance.backward()
+    assert pair.grad.abs().max() < 1e-12
+
+
 @pytest.mark.parametrize(("seed", "images", "known"), drawn(DETECTOR))
 def test_one_vs_all_consistency(seed: int, images: int, known: int):
     logits = 3 * normal(generator(seed), 2 * images, known, 2)
@@ -255,6 +273,7 @@ LOSSES = {
         lambda n: (n, 1, 2), lambda x, n: losses.one_vs_all_labelled(x, torch.zeros(n, dtype=torch.long))
     ),
     "one_vs_all_entropy": Loss(lambda n: (n, KNOWN, 2), lambda x, n: losses.one_vs_all_entropy(x)),
+    "one_vs_all_unlabelled": Loss(lambda n: (n, KNOWN, 2), lambda x, n: losses.one_vs_all_unlabelled(x)),
     "one_vs_all_consistency": Loss(lambda n: (2 * n, KNOWN, 2), lambda x, n: losses.one_vs_all_consistency(x)),
 } | {
     f"debiased_unlabelled, certainty {c}, consistency {f}": Loss(
@@ -421,6 +440,7 @@ def test_extreme_detector_logits(alike: bool, dtype: torch.dtype, tolerance: flo
     pairs: list[tuple[Callable[[Tensor], Tensor], float]] = [
         (lambda x: losses.one_vs_all_labelled(x, y), oracles.one_vs_all_labelled(rows, y.tolist())),
         (losses.one_vs_all_entropy, oracles.one_vs_all_entropy(rows)),
+        (losses.one_vs_all_unlabelled, oracles.one_vs_all_unlabelled(rows)),
         (losses.one_vs_all_consistency, oracles.one_vs_all_consistency(rows)),
         (lambda x: losses.novelty(x).sum(), sum(oracles.novelty(rows))),
     ]
@@ -539,6 +559,7 @@ def test_detector_logits_without_two_channels_are_refused(shape: tuple[int, ...]
         lambda: losses.one_vs_all_labelled(logits, y),
         lambda: losses.one_vs_all_entropy(logits),
         lambda: losses.novelty(logits),
+        lambda: losses.one_vs_all_unlabelled(logits),
         lambda: losses.one_vs_all_consistency(logits),
     ):
         with pytest.raises(ValueError, match=r"\blogits\b"):
@@ -630,3 +651,27 @@ def test_only_the_hardest_other_detector_is_trained():
 def test_loss_properties_of_certainty():
     s = torch.tensor([0.0, 0.25, 0.5, 0.75, 1.0])
     assert losses.certainty(s).tolist() == [1.0, 0.5, 0.0, 0.5, 1.0]
+
+
+@pytest.mark.parametrize(("categories", "known"), [(6, 3), (6, 1), (4, 4), (5, 4)])
+def test_on_side_leaves_the_choice_among_the_detectors_side(categories: int, known: int):
+    rng = generator(categories + known)
+    logits = cosines(rng, 40, categories)
+    s = torch.rand(40, generator=rng, dtype=torch.float64)
+    s[0], logits[1, 0], logits[1, -1], s[1] = 0.5, -1.0, 1.0, 0.1  # the largest difference that cosines can have
+    found = losses.on_side(logits, s, known)
+    chosen = found.argmax(1)
+    assert chosen.tolist() == [
+        oracles.choice_on_side(*row, known) for row in zip(logits.tolist(), s.tolist(), strict=True)
+    ]
+    if known < categories:
+        sure = s != 0.5
+        assert losses.consistent(chosen, s, known)[sure].all()
+        side = torch.arange(categories) >= known
+        for row, novelty, moved in zip(
+            logits, s, found, strict=True
+        ):  # among themselves those of a side stay apart as before
+            mine = side == bool(novelty > 0.5)
+            torch.testing.assert_close(moved[mine], row[mine])
+    else:
+        torch.testing.assert_close(found.softmax(1), logits.softmax(1))

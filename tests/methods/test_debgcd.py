@@ -11,8 +11,11 @@ import torch
 from little import KNOWN, TOKENS, WIDTH, K, batch, config, made, random_labels, random_output
 from torch import Tensor
 
+from debgcd import losses
+from debgcd.cluster.kmeans import prototypes
 from debgcd.config import Config
 from debgcd.methods import create
+from debgcd.methods.debgcd import quantile_by_category
 from debgcd.methods.protocol import Loss
 from debgcd.model.network import Network, Output
 from debgcd.train.loop import Length, set_learning_rate, sgd
@@ -157,6 +160,68 @@ def test_the_detectors_loss_reaches_the_tail() -> None:
     assert not torch.allclose(*gradients)
 
 
+def test_the_detectors_loss_stays_out_of_the_tail_if_it_is_told_to() -> None:
+    """Preset small: the tail's gradient is that of the run without a detector, the detector's own is not."""
+    tokens, label = torch.randn(16, TOKENS, generator=torch.Generator().manual_seed(0)), random_labels(8)
+    tails, heads = [], []
+    for weight in (1.0, 0.0):
+        chosen = config(detector={"weight": weight, "tunes_tail": False}, ablation=ABLATIONS[4])
+        network, method = made(chosen)
+        method.loss(network.from_tokens(tokens, set(network.heads)), batch(label), 0.5).total.backward()
+        tails.append(network.backbone.tuned[0].weight.grad.clone())
+        heads.append(network.heads["detector"].prototypes.weight.grad.abs().sum())
+    assert torch.equal(*tails)
+    assert heads[0] > 0 and heads[1] == 0
+
+
+@pytest.mark.parametrize("weight", [0.5, 2.0])
+def test_the_unlabelled_term_of_the_detector_is_added_with_its_weight(weight: float) -> None:
+    output, label = random_output(12), random_labels(12)
+    free = [output.detector[i].tolist() for i, y in enumerate(label.tolist() * 2) if y < 0]
+
+    def total(unlabelled: float) -> float:
+        chosen = config(detector={"weight": 0.3, "unlabelled_weight": unlabelled})
+        return create(chosen, KNOWN).loss(output, batch(label), 0.5).total.item()
+
+    assert total(weight) - total(0.0) == pytest.approx(0.3 * weight * oracles.one_vs_all_unlabelled(free), rel=1e-9)
+
+
+def test_hard_labels_may_come_from_the_detectors_side() -> None:
+    output, label = random_output(24), random_labels(24)
+    free = label.repeat(2) < 0
+    s = losses.novelty(output.detector.detach())
+    chosen = {"threshold": 0.0, "on_side": True}
+    for row in (5, 6):
+        loss = create(config(debiased=chosen, ablation=ABLATIONS[row]), KNOWN).loss(output, batch(label), 0.5)
+        expected = output.logits.argmax(1)
+        if row == 6:  # with guidance; without, the detector has no say
+            pairs = zip(output.logits.tolist(), s.tolist(), strict=True)
+            expected = torch.tensor([oracles.choice_on_side(*pair, KNOWN) for pair in pairs])
+        assert torch.equal(loss.hard_label[free], expected[free])
+    assert not torch.equal(expected[free], output.logits.argmax(1)[free])
+
+
+@pytest.mark.parametrize("guides_start", [True, False])
+@pytest.mark.parametrize("detector", [True, False])
+def test_a_detector_may_guide_the_warm_start(detector: bool, guides_start: bool) -> None:
+    chosen = config(
+        heads={"hidden": 6, "warm_start": True},
+        detector={"guides_start": guides_start},
+        ablation=ABLATIONS[6 if detector else 3],
+    )
+    network, method = made(chosen)
+    rng = torch.Generator().manual_seed(0)
+    truth = torch.arange(60) % K
+    features = torch.randn(K, WIDTH, generator=rng)[truth] + torch.randn(60, WIDTH, generator=rng)
+    label = torch.where((truth < KNOWN) & (torch.arange(60) % 2 == 0), truth, -1)
+    with torch.no_grad():
+        method.begin(network.heads, lambda: features, label)
+    plain, guided = (prototypes(features, label, K, novel_first=first) for first in (False, True))
+    assert not torch.equal(plain, guided)
+    for name in ("classifier", "debiased"):
+        assert torch.equal(network.heads[name].weight, guided if detector and guides_start else plain)
+
+
 # The detector alone: Table 12, "L_sdl".
 
 ALONE = {"gcd": False, "debiased": False, "auxiliary": False, "guidance": False}
@@ -292,6 +357,27 @@ def test_a_utilisation_curve_lets_its_share_through(progress: float, share: floa
         confidence = (output.logits / 0.1).softmax(1).amax(1)[free]
         if share > 0:
             assert confidence[marks[free]].min() > confidence[~marks[free]].max()  # the surest ones
+
+
+@pytest.mark.parametrize("share", [0.0, 0.2, 0.5, 1.0])
+def test_a_balanced_share_is_one_of_each_categorys_rows(share: float) -> None:
+    curve = {"utilisation": [[0, share]], "balanced": True, "consistency": False}
+    label = random_labels(200)
+    free = (label < 0).repeat(2)
+    output = random_output(200)
+    confidence, choice = (output.logits / 0.1).softmax(1).max(1)
+    marks = used(config(debiased=curve), output, label, 0.5)
+    assert not marks[~free].any()
+    for category in choice[free].unique():
+        rows = (free & (choice == category)).nonzero()[:, 0].tolist()
+        surest = sorted(rows, key=lambda row: confidence[row].item(), reverse=True)[: int(share * len(rows) + 1e-9)]
+        assert [row for row in rows if marks[row]] == sorted(surest)
+    assert float(marks.double().sum()) > 0 or share == 0
+
+
+def test_of_rows_of_one_category_with_equal_confidence_none_is_preferred() -> None:
+    equal = quantile_by_category(torch.tensor([0.5, 0.5, 0.5, 0.9]), torch.tensor([1, 1, 1, 0]), 0.5)
+    assert equal.tolist() == pytest.approx([0.5, 0.5, 0.5, 0.9])  # none of them is above its threshold
 
 
 def test_a_utilisation_curve_replaces_the_threshold_in_the_loss_too() -> None:
