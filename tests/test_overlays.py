@@ -37,7 +37,7 @@ VALUES: dict[str, dict[str, tuple[float, ...]]] = {
         "pets": PAPER,
         "herbarium19": PAPER,
     },
-    "small": dict.fromkeys(NAMES, (0.85, 2, 1, 1.0, 0.1, 128)),
+    "small": dict.fromkeys(NAMES, (0.85, 2, 1, 1.0, 1.0, 128)),
 }
 NOT_RELEASED = {"imagenet1k", "pets", "herbarium19"}
 # hub id, patch

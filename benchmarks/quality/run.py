@@ -82,7 +82,7 @@ def cells_of(grid: dict[str, Any], images: Images, k: int, work: Path, cache: st
         changes = {key: value for key, value in values.items() if key != "preset"}
         config = configuration.override(_short(values.get("preset", "small")), fixed, where=images.name)
         config = configuration.override(config, changes, where=row)
-        seeds = grid["seeds"] if isinstance(grid["seeds"], int) else grid["seeds"].get(row) or grid["seeds"]["default"]
+        seeds = grid["seeds"] if isinstance(grid["seeds"], int) else grid["seeds"][row]
         cells += [cell(row, seed, images, config, work) for seed in range(seeds)]
     return cells
 

@@ -90,7 +90,9 @@ class DebiasedConfig:
     balanced: bool = False  # the share is one of each category's rows: the surest categories do not take it all
     certainty: bool = True  # weigh by d (Eq. 10)
     consistency: bool = True  # require F (Eq. 9); off in the public code
-    on_side: bool = False  # hard labels among the known or the new categories, as the detector says; F then always holds
+    on_side: bool = (
+        False  # hard labels among the known or the new categories, as the detector says; F then always holds
+    )
 
 
 @dataclass(frozen=True)
