@@ -22,7 +22,7 @@ def unlike_labelled(points: Tensor, label: Tensor) -> Tensor:
     x = torch.cat([points.double(), torch.ones_like(points[:, :1], dtype=torch.float64)], 1) * root[:, None]
     gram = x.T @ x
     gram += RIDGE * gram.diagonal().mean() * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
-    inverse_x = torch.cholesky_solve(x.T, torch.linalg.cholesky(gram))  # (d + 1, N)
-    leverage = (x * inverse_x.T).sum(1)
-    fitted = x @ (inverse_x @ (root * z))
+    root_of_gram = torch.linalg.cholesky(gram)
+    leverage = torch.linalg.solve_triangular(root_of_gram, x.T, upper=False).square().sum(0)
+    fitted = x @ torch.cholesky_solve((x.T @ (root * z))[:, None], root_of_gram)[:, 0]
     return ((fitted - leverage * root * z) / (1 - leverage) / root).to(points.dtype)
