@@ -141,8 +141,12 @@ class DebGCD(SimGCD):
 
 
 def quantile_by_category(confidence: Tensor, choice: Tensor, share: float) -> Tensor:
-    """For each row the confidence that a share of the rows with its choice exceeds: (N,), (N,) -> (N,)."""
+    """For each row the confidence that a share of the rows with its choice exceeds: (N,), (N,) -> (N,).
+
+    Of n such rows, share · n to the nearest whole number: rounded down, a category with few rows in a batch had none. Rows
+    that are equally sure pass together: where a category is the only one on its side, all are.
+    """
     same = choice[:, None] == choice
-    place = (same & (confidence >= confidence[:, None])).sum(1)  # 1 for the surest of its category
-    beyond = place > share * same.sum(1)
+    place = (same & (confidence > confidence[:, None])).sum(1) + 1  # 1 for the surest of its category
+    beyond = place - 0.5 > share * same.sum(1)
     return (same & beyond).to(confidence.dtype).mul(confidence).amax(1)
