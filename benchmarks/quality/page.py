@@ -35,6 +35,7 @@ def write_page(results: Path, page: Path) -> None:
             "curriculum": curriculum(parts["methods"]["runs"]),
         }
         tables["times"] = times(parts["methods"]["runs"])
+        tables["jobs"] = str(parts["methods"]["jobs"])
     text = (HERE / "words.md").read_text("utf-8")
     filled = re.sub(r"\{(\w+)\}", lambda name: tables.get(name[1], "(not run yet)"), text)
     page.write_text(filled, "utf-8")

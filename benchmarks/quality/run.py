@@ -49,6 +49,8 @@ def main() -> None:
     options = parser.parse_args()
     for name in set(options.parts) - set(grid):
         parser.error(f"there is no part {name!r}; there are {', '.join(grid)}")
+    if options.jobs < 1:
+        parser.error("--jobs must be 1 or more")
     if options.jobs > 1:
         os.environ["OMP_NUM_THREADS"] = str(max(1, cores() // options.jobs))
     sets: dict[str, Images] = {}

@@ -118,20 +118,18 @@ def prototypes(
     unit = normalize(features, dim=1)
     points = normalize(whiten(principal(features, AXES), label), dim=1)
     known = int(label.max()) + 1
-    looks_new = (label < 0) & (unlike_labelled(points * points.shape[1] ** 0.5, label) > 0) if novel_first else None
-    if looks_new is not None and int(looks_new.sum()) >= k - known > 0:
-        found = label.clone()
-        free = torch.full_like(label[looks_new], -1)
-        found[looks_new] = (
-            known + kmeans(points[looks_new], free, k - known, seed=seed, on_progress=on_progress).assignment
-        )
+    new = (
+        (label < 0) & (unlike_labelled(points, label) > 0) if novel_first else torch.zeros_like(label, dtype=torch.bool)
+    )
+    if int(new.sum()) >= k - known > 0 and (torch.bincount(label[label >= 0], minlength=known) > 0).all():
+        free = torch.full_like(label[new], -1)
+        clusters = kmeans(points[new], free, k - known, seed=seed, on_progress=on_progress).assignment
+        found = label.masked_scatter(new, known + clusters)
     else:
         found = kmeans(points, label, k, seed=seed, on_progress=on_progress).assignment
-    rows = found >= 0
-    sums = torch.zeros(k, features.shape[1], dtype=unit.dtype, device=unit.device).index_add_(
-        0, found[rows], unit[rows]
-    )
-    empty = torch.bincount(found[rows], minlength=k) == 0  # fewer free points than clusters
+    found = torch.where(found < 0, k, found)  # those without a cluster are summed apart
+    sums = torch.zeros(k + 1, features.shape[1], dtype=unit.dtype, device=unit.device).index_add_(0, found, unit)[:k]
+    empty = torch.bincount(found, minlength=k)[:k] == 0  # fewer free points than clusters
     sums[empty] = unit[: int(empty.sum())]  # a prototype without length would have a gradient without bound
     return normalize(sums, dim=1)
 

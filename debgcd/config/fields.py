@@ -87,12 +87,10 @@ class DebiasedConfig:
     # Instead of τ: which share of the unlabelled rows to let through, as (progress, share) points joined by lines. After
     # a warm start nearly every image passes a fixed τ at once; a share keeps the curriculum whatever the confidences.
     utilisation: tuple[tuple[float, float], ...] | None = None
-    balanced: bool = False  # the share is one of each category's rows: the surest categories do not take it all
+    balanced: bool = False  # with utilisation: a share of each category's rows, so that the surest do not take it all
     certainty: bool = True  # weigh by d (Eq. 10)
     consistency: bool = True  # require F (Eq. 9); off in the public code
-    on_side: bool = (
-        False  # hard labels among the known or the new categories, as the detector says; F then always holds
-    )
+    on_side: bool = False  # with guidance: hard labels among the known or the new categories, as the detector says
 
 
 @dataclass(frozen=True)
@@ -106,7 +104,7 @@ class AblationConfig:
     debiased: bool = True  # "Debiased Learning"
     auxiliary: bool = True  # "Auxiliary Classifier"; off: the hard labels train the GCD classifier itself
     detector: bool = True  # "Semantic Dist. Learning"
-    guidance: bool = True  # "Dist. Guidance": certainty and consistency in Eq. 11
+    guidance: bool = True  # "Dist. Guidance": certainty and consistency in Eq. 11, and debiased.on_side
     labelled: bool = True  # L_adl^s, Eq. 12
     unlabelled: bool = True  # L_adl^u, Eq. 11
 

@@ -83,6 +83,10 @@ def check(config: Config, where: str) -> None:
         )
     if not switches.gcd and not (switches.detector and config.detector.weight):
         raise UsageError(f"{where}: without ablation.gcd and the detector's loss there is nothing to train")
+    if not switches.gcd and not config.detector.tunes_tail:
+        raise UsageError(
+            f"{where}: without ablation.gcd the detector's loss alone can tune the tail; set detector.tunes_tail: true"
+        )
     if switches.guidance and not (switches.debiased and switches.detector):
         raise UsageError(
             f"{where}: ablation.guidance needs ablation.debiased and ablation.detector; set guidance: false"

@@ -24,10 +24,11 @@ def on_side(logits: Tensor, s: Tensor, known: int) -> Tensor:
     """Preset `small` only: logits in which every category on the side that the detector speaks against comes last.
 
     logits: (N, K) cosines; s: (N,) novelty. The detector decides whether an image is new, the classifier which of the
-    categories on that side it is; so F always holds, and a new class that the classifier took for a known one is taught.
+    categories on that side it is. So F holds wherever there is such a side, and a new class that the classifier took for a
+    known one is taught.
     """
     is_new = torch.arange(logits.shape[1], device=logits.device) >= known
-    return logits - 2 * (is_new != (s > 0.5)[:, None]).to(logits.dtype)  # two cosines differ by 2 at most
+    return logits - 3 * (is_new != (s > 0.5)[:, None]).to(logits.dtype)  # two cosines differ by 2 at most
 
 
 def accepted(

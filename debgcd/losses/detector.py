@@ -49,9 +49,10 @@ def one_vs_all_unlabelled(logits: Tensor) -> Tensor:
     """Preset `small` only: an unlabelled image is more likely new than a labelled one, so claim it a little less.
 
     logits: (N, M, 2) of unlabelled rows. Mean of -log s: the detector that claims an image most is pushed to "out".
-    Against Eq. 4, which pulls labelled images "in", this is positive-unlabelled learning. With as many labelled rows in a
-    batch as unlabelled ones, s of a known class ends below 1/2 (r / (1 + r) if a share r of the unlabelled is known), and
-    s of new images near 1.
+    Against Eq. 4, which pulls labelled images "in", this is positive-unlabelled learning. Both are means over their rows:
+    if a class is labelled as often as the other known ones, and a share r of the unlabelled images is known, the two alone
+    balance at s = r / (1 + r) for its images, below 1/2, and near 1 for new ones. A class of which a much smaller part is
+    labelled than of the others is taken for new.
     """
     _check(logits)
     if not len(logits):

@@ -7,7 +7,6 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from debgcd import losses, schedules
-from debgcd.config import Config
 from debgcd.methods.kmeans import settle_centres
 from debgcd.methods.protocol import Batch, Features, Loss
 from debgcd.methods.simgcd import SimGCD
@@ -23,9 +22,9 @@ class DebGCD(SimGCD):
 
     tuned_blocks = 2
 
-    def __init__(self, config: Config, known: int):
-        super().__init__(config, known)
-        self.novel_first = config.ablation.detector and config.detector.guides_start
+    @property
+    def novel_first(self) -> bool:
+        return self.config.ablation.detector and self.config.detector.guides_start
 
     def heads(self, width: int) -> nn.ModuleDict:
         shape, switches = self.config.heads, self.config.ablation
@@ -67,7 +66,7 @@ class DebGCD(SimGCD):
         return Loss(total, terms, hard_label)
 
     def _detector_loss(self, output: Output, batch: Batch) -> tuple[Tensor, dict[str, Tensor | float]]:
-        """Eq. 6, L_sdl; with the weights and the extra term that the preset `released` has."""
+        """Eq. 6, L_sdl; with the weights and the extra terms that the presets `released` and `small` have."""
         assert output.detector is not None
         detector = self.config.detector
         free = output.detector[batch.free]
@@ -131,7 +130,7 @@ class DebGCD(SimGCD):
         return total, terms, hard_label
 
     def _threshold(self, logits: Tensor, progress: float) -> float | Tensor:
-        """τ, or the confidence that a share of these rows exceeds: the utilisation curve's, or less where confidences tie."""
+        """τ, or the confidence that the utilisation curve's share of these rows exceeds."""
         debiased = self.config.debiased
         if debiased.utilisation is None or not len(logits):
             return debiased.threshold
@@ -143,8 +142,8 @@ class DebGCD(SimGCD):
 def quantile_by_category(confidence: Tensor, choice: Tensor, share: float) -> Tensor:
     """For each row the confidence that a share of the rows with its choice exceeds: (N,), (N,) -> (N,).
 
-    Of n such rows, share · n to the nearest whole number: rounded down, a category with few rows in a batch had none. Rows
-    that are equally sure pass together: where a category is the only one on its side, all are.
+    Of n such rows, share · n to the nearest whole number, so it is meant for batches with several rows a category. Rows
+    that are equally sure pass together: nearly all of a category that is the only one on its side (`losses.on_side`).
     """
     same = choice[:, None] == choice
     place = (same & (confidence > confidence[:, None])).sum(1) + 1  # 1 for the surest of its category

@@ -24,7 +24,11 @@ class SimGCD:
     def __init__(self, config: Config, known: int):
         assert config.k is not None
         self.config, self.k, self.known = config, config.k, known
-        self.novel_first = False  # a warm start clusters at once, and does not first ask which images look new
+
+    @property
+    def novel_first(self) -> bool:
+        """Whether a warm start asks which images look new before it clusters."""
+        return False
 
     def heads(self, width: int) -> nn.ModuleDict:
         shape = self.config.heads

@@ -69,6 +69,38 @@ def test_novel_first_finds_a_new_class_beside_a_known_one() -> None:
     assert right[False] < 0.5  # drawn into the known class
 
 
+def test_novel_first_looks_at_points_with_the_scatter_within_classes_taken_out() -> None:
+    """One axis, in which every class varies widely, hides all others unless it is made short."""
+    rng = torch.Generator().manual_seed(1)
+    truth = torch.arange(4).repeat_interleave(60)
+    points = 0.3 * torch.randn(240, 12, generator=rng)
+    points[torch.arange(240), truth] += 2.0
+    points[:, 11] = 12 * torch.randn(240, generator=rng)
+    label = torch.where((truth < 2) & (torch.arange(240) % 2 == 0), truth, -1)
+    found = prototypes(points, label, 4, novel_first=True)
+    ours = found[2:, :11] / found[2:, :11].norm(dim=1, keepdim=True)
+    assert sorted(ours.argmax(1).tolist()) == [2, 3]
+    assert ours.amax(1).min() > 0.9
+
+
+def test_novel_first_reports_and_depends_on_the_seed_as_the_plain_start_does() -> None:
+    points, _ = mixture(2, 9, 20, 6, 1.0)  # no clusters worth the name, so that restarts differ
+    label = torch.where(torch.arange(180) < 20, torch.arange(180) % 2, -1)
+    reports: list[tuple[int, int]] = []
+    starts = [
+        prototypes(points, label, 20, novel_first=True, seed=seed, on_progress=lambda *at: reports.append(at))
+        for seed in (0, 0, 1)
+    ]
+    assert torch.equal(starts[0], starts[1]) and not torch.equal(starts[0], starts[2])
+    assert reports and reports[-1][0] == reports[-1][1]
+
+
+def test_novel_first_takes_a_cluster_for_a_class_that_has_no_labelled_image() -> None:
+    points, _, label = beside_a_known_class()
+    label = torch.where(label == 1, 2, label)  # number 1 is missing
+    assert torch.equal(prototypes(points, label, 5, novel_first=True), prototypes(points, label, 5))
+
+
 def test_novel_first_starts_known_classes_at_their_labelled_images() -> None:
     points, _, label = beside_a_known_class()
     unit = points / points.norm(dim=1, keepdim=True)

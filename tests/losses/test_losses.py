@@ -135,7 +135,7 @@ def test_one_vs_all_unlabelled(seed: int, rows: int, known: int):
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 1.0])
-def test_one_vs_all_unlabelled_puts_known_images_below_one_half(share: float):
+def test_one_vs_all_unlabelled_and_labelled_balance_by_the_share_of_known_images(share: float):
     """Where 20 labelled rows lie and share · 20 unlabelled ones that look the same, both losses balance at r / (1 + r)."""
     s = share / (1 + share)
     pair = torch.tensor([math.log(1 - s), math.log(s)], dtype=torch.float64, requires_grad=True)
@@ -658,7 +658,9 @@ def test_on_side_leaves_the_choice_among_the_detectors_side(categories: int, kno
     rng = generator(categories + known)
     logits = cosines(rng, 40, categories)
     s = torch.rand(40, generator=rng, dtype=torch.float64)
-    s[0], logits[1, 0], logits[1, -1], s[1] = 0.5, -1.0, 1.0, 0.1  # the largest difference that cosines can have
+    s[0], s[1], s[2] = 0.5, 0.1, 0.9
+    logits[1:3] = -1.0  # the largest difference that cosines can have, once on either side
+    logits[1, -1], logits[2, 0] = 1.0, 1.0
     found = losses.on_side(logits, s, known)
     chosen = found.argmax(1)
     assert chosen.tolist() == [

@@ -201,6 +201,29 @@ def test_hard_labels_may_come_from_the_detectors_side() -> None:
     assert not torch.equal(expected[free], output.logits.argmax(1)[free])
 
 
+def test_the_debiased_loss_of_the_preset_small() -> None:
+    """Shares of each category's rows, on the detector's side: the whole term against the slow form."""
+    output, label = random_output(40), random_labels(40)
+    free = [i for i, y in enumerate(label.tolist() * 2) if y < 0]
+    s = oracles.novelty([output.detector[i].tolist() for i in free])
+    # the detector's side, then the surest half of each category by the classifier's probabilities on that side
+    logits = [output.logits[i].tolist() for i in free]
+    choice = [oracles.choice_on_side(row, novelty, KNOWN) for row, novelty in zip(logits, s, strict=True)]
+    sided = [
+        [cosine if (k >= KNOWN) == (novelty > 0.5) else -100.0 for k, cosine in enumerate(row)]
+        for row, novelty in zip(logits, s, strict=True)
+    ]
+    confidence = [max(oracles.softmax([x / 0.1 for x in row])) for row in sided]
+    expected = 0.0
+    for category in range(K):
+        rows = sorted((i for i in range(len(free)) if choice[i] == category), key=lambda i: -confidence[i])
+        for i in rows[: int(0.5 * len(rows) + 0.5)]:
+            expected -= abs(2 * s[i] - 1) * oracles.log_softmax(output.debiased[free[i]].tolist(), 0.1)[category]
+    chosen = {"utilisation": [[0, 0.5]], "balanced": True, "on_side": True}
+    loss = create(config(debiased=chosen), KNOWN).loss(output, batch(label), 0.5)
+    assert loss.terms["debiased_unlabelled"].item() == pytest.approx(expected / len(free), rel=1e-9)
+
+
 @pytest.mark.parametrize("guides_start", [True, False])
 @pytest.mark.parametrize("detector", [True, False])
 def test_a_detector_may_guide_the_warm_start(detector: bool, guides_start: bool) -> None:
