@@ -64,7 +64,7 @@ def cells(tmp_path: Path, rows: dict[str, dict], seeds: int = 1) -> list[Cell]:
 
 
 def test_rows_of_one_configuration_are_one_run(tmp_path: Path) -> None:
-    grid = cells(tmp_path, {"DebGCD": {}, "(6)": {"detector": {"weight": 0.1}}, "(5)": {"detector": {"weight": 0.2}}})
+    grid = cells(tmp_path, {"DebGCD": {}, "(6)": {"detector": {"weight": 1.0}}, "(5)": {"detector": {"weight": 0.2}}})
     same, again, other = (each.folder for each in grid)
     assert same == again != other
     assert finish(grid, [None], program(tmp_path)) == {}

@@ -9,7 +9,12 @@ from pathlib import Path
 from typing import Any
 
 Command = Callable[..., Any]
-ALONE = ["--set", "ablation={gcd: false, debiased: false, auxiliary: false, guidance: false}"]
+ALONE = [
+    "--set",
+    "detector.tunes_tail=true",
+    "--set",
+    "ablation={gcd: false, debiased: false, auxiliary: false, guidance: false}",
+]
 
 
 def test_the_detector_alone_from_the_first_step_to_predictions(
