@@ -81,7 +81,7 @@ def curriculum(runs: list[Run]) -> str:
     rows = []
     for name in dict.fromkeys(run["set"] for run in runs):
         mine = [run for run in runs if run["set"] == name and run["row"] == "DebGCD"]
-        last = mine[0]["used"][-1][0]
+        last = max(at for run in mine for at, *_ in (*run["used"], *run["right"]))
         for what, at in (("first third", 0), ("second third", 1), ("last third", 2)):
             span = range(at * last // 3, (at + 1) * last // 3 + 1)
             used = [
