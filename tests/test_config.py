@@ -359,6 +359,6 @@ def test_only_a_loss_beside_l_gcd_can_do_without_it() -> None:
             given(f"{{method: {method}, {DETECTOR_ALONE}}}")
     with pytest.raises(UsageError, match="nothing to train"):
         given(f"{{detector: {{weight: 0}}, {DETECTOR_ALONE}}}")
-    with pytest.raises(UsageError, match="set detector.tunes_tail: true"):
+    with pytest.raises(UsageError, match=r"set detector\.tunes_tail"):
         given(f"{{detector: {{tunes_tail: false}}, {DETECTOR_ALONE}}}")
     given(f"{{method: sskmeans, {DETECTOR_ALONE}}}")  # has no loss at all: what a run of no steps is turned into
