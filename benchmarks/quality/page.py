@@ -29,6 +29,7 @@ def write_page(results: Path, page: Path) -> None:
     parts = {place.stem: json.loads(place.read_text("utf-8")) for place in sorted(results.glob("*.json"))}
     tables = {name: _part(name, found["runs"]) for name, found in parts.items()}
     tables["measured"] = measured(parts.values())
+    tables["hours"] = hours(parts.values())
     if "methods" in parts:
         tables |= {
             "differences": differences(parts["methods"]["runs"]),
@@ -110,6 +111,16 @@ def times(runs: list[Run]) -> str:
         for row in rows
     ]
     return markdown(["seconds of training", *sets], cells)
+
+
+def hours(parts: Iterable[dict[str, Any]]) -> str:
+    """Of training: each run once, though parts share runs, and those at once divided by their number."""
+    each = {
+        (run["set"], run["seed"], run["seconds"]): run["seconds"] / part["jobs"]
+        for part in parts
+        for run in part["runs"]
+    }
+    return f"{sum(each.values()) / 3600:.1f}"
 
 
 def measured(parts: Iterable[dict[str, Any]]) -> str:
