@@ -53,7 +53,7 @@ def _table(facts: dict) -> str:
         lines.append(f"| {names[entry['method']]} | {accuracy} | {auroc} | {entry['seconds']:.0f} | {spread} |")
     return "\n".join(lines) + (
         f"\n\nPer cent of the unlabelled digits in the right category, seed 0, and over seeds 0, 1, 2; backbone lite0, "
-        f"views: bank 8.\nMeasured {facts['date']} on {facts['machine']} by `{facts['command']}`; the numbers are in "
+        f"views: bank 8, decode fast.\nMeasured {facts['date']} on {facts['machine']} by `{facts['command']}`; the numbers are in "
         "[docs/demo.json](docs/demo.json)."
     )
 

@@ -18,6 +18,7 @@ from debgcd.methods import Batch, create
 from debgcd.model.backbone import Backbone
 from debgcd.model.network import Network
 from debgcd.progress import progress
+from debgcd.schedules import Progress
 from debgcd.train.bank import bank_bytes, token_shape
 from debgcd.train.loop import length, sgd
 from debgcd.train.model_folder import views_label
@@ -149,7 +150,7 @@ def _measure(config: Config, backbone: Backbone, known: int, batch: int) -> tupl
 
     def step() -> None:
         optimiser.zero_grad()
-        method.loss(network.from_tokens(tokens, network.learning), labels, 0.5).total.backward()
+        method.loss(network.from_tokens(tokens, network.learning), labels, Progress(1, 2, 1)).total.backward()
         optimiser.step()
 
     return trunk, _seconds(step) * batch / rows

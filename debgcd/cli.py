@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from debgcd import __version__
-from debgcd.commands import bench, check, demo, estimate_k, evaluate, fetch, predict, reproduce, train
+from debgcd.commands import bench, check, config, demo, estimate_k, evaluate, fetch, predict, reproduce, train
 from debgcd.errors import DebgcdError, UsageError
 
 EXAMPLES = """\
@@ -109,7 +109,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"debgcd {__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for command in (demo, check, fetch, estimate_k, train, evaluate, predict, reproduce, bench):
+    for command in (demo, check, fetch, config, estimate_k, train, evaluate, predict, reproduce, bench):
         command.add(subparsers)
     return parser
 

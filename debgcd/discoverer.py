@@ -64,7 +64,7 @@ class Discoverer(BaseEstimator):
         X = list(X)
         require_new(folder)
         given = _listed(X, folder / "images", y)
-        config = configuration.compose(self.preset or choose_preset(given))
+        config = configuration.compose(self.preset or choose_preset(given), method=self.method)
         fixed = {
             "k": None if self.k is None else operator.index(self.k),
             "method": self.method,

@@ -15,8 +15,8 @@ from debgcd.progress import progress, say
 from debgcd.train.how_many import estimate
 from debgcd.train.model_folder import load_model
 from debgcd.train.run import open_run, training_labels, training_paths
-from debgcd.train.setup import finite_features, frozen_features, open_tokens
-from debgcd.train.start import cache_folder, decide, once
+from debgcd.train.setup import centre_tokens, finite_features, frozen_features, open_tokens
+from debgcd.train.start import cache_folder, decide
 
 
 def from_images(manifest: Manifest, config: Config, way: Way, most: int | None = None) -> Estimate:
@@ -36,10 +36,10 @@ def from_images(manifest: Manifest, config: Config, way: Way, most: int | None =
 def from_run(folder: Path, changes: Mapping[str, Any], way: Way, most: int | None = None) -> Estimate:
     """From the features that a finished run has learned; `changes` to its configuration: another seed, cache, device."""
     run = open_run(folder)
-    config = once(configuration.override(run.config, changes, where="the command line"))
+    config = configuration.override(run.config, changes, where="the command line")
     cache = cache_folder(config.run.cache)
     model = load_model(run.model, backbone=None, cache=cache, device=config.run.device)
-    tokens = open_tokens(config, run.manifest, model.network.backbone, cache)
+    tokens = centre_tokens(config, run.manifest, model.network.backbone, cache)
     label = training_labels(run.manifest)
     learned = finite_features(model.network, tokens, training_paths(run.manifest))
     return estimate(learned, label, config.seed, way, most)

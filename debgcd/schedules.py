@@ -1,9 +1,44 @@
-"""Values that change over a run, as functions of its progress from 0 to 1."""
+"""How far a run is, and values that change with it: cosine, line, curve."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is: before step `step` of `steps`. With `by` "epoch" nothing changes within an epoch, as in public code."""
+
+    step: int
+    steps: int
+    steps_per_epoch: int
+    by: Literal["step", "epoch"] = "step"
+
+    @property
+    def epoch(self) -> int:
+        return self.step // self.steps_per_epoch
+
+    @property
+    def epochs(self) -> int:
+        return -(-self.steps // self.steps_per_epoch)
+
+    @property
+    def share(self) -> float:
+        """From 0 at the start; 1 would be the step, or the epoch, after the last."""
+        return self.epoch / self.epochs if self.by == "epoch" else self.step / self.steps
+
+    def of_warmup(self, share: float) -> float:
+        """How much of a warm-up is over that takes this share of the run; more than 1 after its end.
+
+        By epoch the end is reached in the warm-up's last epoch, as by `linspace(start, end, epochs)`.
+        """
+        if self.by == "epoch":
+            last = round(share * self.epochs) - 1
+            return self.epoch / last if last > 0 else 1.0
+        return self.share / share if share else 1.0
 
 
 def cosine(start: float, end: float, progress: float) -> float:

@@ -19,6 +19,7 @@ from debgcd.errors import DataError, UsageError
 from debgcd.methods import Batch, create
 from debgcd.model.backbone import Backbone
 from debgcd.model.network import Network
+from debgcd.schedules import Progress
 
 
 def given(text: str, config: Config | None = None) -> Config:
@@ -194,6 +195,8 @@ def test_released_differs_from_paper_where_the_design_says_so_and_nowhere_else()
     assert differ == {
         "preset": "released",
         "model_kept": "best-old",
+        "run.eval_every": 1,
+        "schedule.by": "epoch",
         "gcd.teacher_shape": "linear",
         "detector.entropy_weight": 0.1,
         "detector.entropy_over": "mean",
@@ -285,7 +288,7 @@ def composed(config: Config) -> tuple[set[str], set[str], bool]:
     for parameter in network.heads.parameters():
         nn.init.normal_(parameter, generator=generator)
     output = network.from_tokens(torch.randn(8, 12, generator=generator), set(network.heads))
-    loss = method.loss(output, Batch.of(np.array([0, 2, -1, -1])), 0.5)
+    loss = method.loss(output, Batch.of(np.array([0, 2, -1, -1])), Progress(1, 2, 1))
     loss.total.backward()
     assert loss.total.isfinite()
     assert all(parameter.grad is not None for parameter in network.parameters())  # no head is there for nothing

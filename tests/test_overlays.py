@@ -1,8 +1,9 @@
-"""Preset + benchmark + backbone: all compose, to the values that the paper and the public scripts have for each set."""
+"""Preset + method + benchmark + backbone: all compose, to the values of the paper and of the public scripts."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 from importlib import resources
 from itertools import product
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 import yaml
 
 from debgcd import config as configuration
-from debgcd.cli import _parser
+from debgcd.cli import _parser, main
 from debgcd.commands.options import BENCHMARKS, Source, configured
 from debgcd.config import Config
 from debgcd.data.benchmarks import NAMES, Benchmark, facts_of
@@ -25,7 +26,11 @@ from debgcd.model.load import DEFAULT
 PAPER = (0.85, 2, 1, 1.0, 0.01, 128)
 VALUES: dict[str, dict[str, tuple[float, ...]]] = {
     "paper": dict.fromkeys(NAMES, PAPER)
-    | {"cub": (0.85, 2, 2, 1.0, 0.01, 128), "cifar100": (0.85, 2, 4, 1.0, 0.01, 128)},
+    | {
+        "cub": (0.85, 2, 2, 1.0, 0.01, 128),
+        "cifar100": (0.85, 2, 4, 1.0, 0.01, 128),
+        "imagenet1k": (0.85, 2, 1, 1.0, 0.01, 1024),  # SimGCD's 8 x 128
+    },
     "released": {
         "cub": (0.65, 2, 2, 2.0, 0.005, 128),
         "cars": (0.70, 2, 1, 1.0, 0.005, 128),
@@ -33,7 +38,7 @@ VALUES: dict[str, dict[str, tuple[float, ...]]] = {
         "cifar10": (0.90, 1, 1, 1.0, 0.01, 128),
         "cifar100": (0.55, 1, 4, 0.25, 0.001, 256),
         "imagenet100": (0.85, 1, 1, 1.0, 0.005, 128),
-        "imagenet1k": PAPER,  # nothing was released for these three
+        "imagenet1k": (0.85, 2, 1, 1.0, 0.01, 1024),  # nothing was released for these three
         "pets": PAPER,
         "herbarium19": PAPER,
     },
@@ -76,13 +81,59 @@ def test_every_benchmark_over_every_preset(preset: str, benchmark: str) -> None:
     assert config.schedule.lr == (0.03 if preset == "small" else 0.1)  # for a batch of 128: 0.2 for CIFAR-100's 256
     fallback = preset == "released" and benchmark in NOT_RELEASED
     assert config.preset == ("paper" if fallback else preset)
+    assert config.views.upright == (preset == "small")  # the public loaders do not turn images
     base = configuration.compose(config.preset)
-    rest = {"debiased", "backbone", "gcd", "detector", "schedule"}
+    rest = {"debiased", "backbone", "gcd", "detector", "schedule", "views"}
     for field in dataclasses.fields(Config):
         if field.name not in rest:
             assert getattr(config, field.name) == getattr(base, field.name), field.name
     assert config.detector.entropy_over == base.detector.entropy_over
     assert config.gcd.teacher_shape == base.gcd.teacher_shape
+
+
+SIMGCD = {"cub": 2, "cifar100": 4}  # ξ of its scripts; 1 elsewhere
+
+
+@pytest.mark.parametrize(("preset", "benchmark"), [*product(("paper", "released"), NAMES)])
+def test_simgcd_is_as_in_its_public_scripts(preset: str, benchmark: str) -> None:
+    """Batch 128 also where DebGCD has 256, 8 x 128 on ImageNet-1K, a linear teacher by epoch, one block, the last epoch."""
+    config = configuration.compose(preset, benchmark, method="simgcd")
+    assert config.method == "simgcd" and config.preset == ("paper" if benchmark == "pets" else preset)
+    assert config.schedule.batch == (1024 if benchmark == "imagenet1k" else 128)
+    assert (config.schedule.lr, config.schedule.weight_decay, config.schedule.epochs) == (0.1, 5e-5, 200)
+    assert (config.schedule.by, config.schedule.decay_all) == ("epoch", False)
+    assert (config.gcd.teacher_shape, config.gcd.entropy_weight) == ("linear", SIMGCD.get(benchmark, 1))
+    assert config.backbone.tuned_blocks is None and METHODS["simgcd"].tuned_blocks == 1
+    assert config.model_kept == "last"
+
+
+@pytest.mark.parametrize(("preset", "benchmark"), [*product(("paper", "released"), (None, *NAMES))])
+def test_gcd_is_as_in_its_public_code(preset: str, benchmark: str | None) -> None:
+    config = configuration.compose(preset, benchmark, method="gcd")
+    assert (config.clustering.restarts, config.clustering.iterations) == (100, 200)
+    assert (config.schedule.decay_all, config.schedule.by, config.schedule.weight_decay) == (True, "epoch", 5e-5)
+    assert config.schedule.batch == (1024 if benchmark == "imagenet1k" else 128)  # it has no script for that set
+    assert (config.heads.projection_prototypes, config.heads.hidden, config.heads.projection_width) == (
+        65536,
+        2048,
+        256,
+    )
+    assert (config.model_kept, config.run.eval_every) == ("best-old", 1)
+    assert METHODS["gcd"].tuned_blocks == 1
+
+
+@pytest.mark.parametrize(
+    ("preset", "method", "benchmark", "backbone"), [*product(VALUES, METHODS, (None, *NAMES), (None, *BACKBONES))]
+)
+def test_all_of_them_compose(preset: str, method: str, benchmark: str | None, backbone: str | None) -> None:
+    config = configuration.compose(preset, benchmark, backbone, method=method)
+    assert config.method == method and config.preset in (preset, "paper")
+    exact = config.preset != "small"
+    assert (config.views.decode, config.run.precision) == (("exact", "fp32") if exact else ("fast", "auto"))
+    found, layers = configuration.layers(preset, benchmark, backbone, method=method)
+    reasons = configuration.reasons(config, layers)
+    assert found == config.preset and set(reasons) == set(leaves(configuration.to_dict(config)))
+    assert all(reasons.values())
 
 
 @pytest.mark.parametrize(("preset", "benchmark", "backbone"), [*product(VALUES, (None, *NAMES), BACKBONES)])
@@ -104,10 +155,13 @@ def test_dino_is_the_default_where_a_hub_can_be_reached() -> None:
 def test_an_overlay_holds_only_what_differs(benchmark: str) -> None:
     file = resources.files("debgcd") / "overlays" / "benchmarks" / f"{benchmark}.yaml"
     sections = yaml.safe_load(file.read_text("utf-8"))
-    assert set(sections) == {"paper"} | ({"released"} - ({"released"} if benchmark in NOT_RELEASED else set()))
+    assert set(sections) <= {"paper", "released"} and "paper" in sections
+    assert {"every", "debgcd"}.isdisjoint(sections.get("released", {})) == (benchmark in NOT_RELEASED)
     for preset, section in sections.items():
-        base = leaves(configuration.to_dict(configuration.compose(preset)))
-        assert all(base[key] != value for key, value in leaves(section).items())
+        for method, own in section.items():
+            base = configuration.compose(preset, method="debgcd" if method == "every" else method)
+            values = leaves(configuration.to_dict(base))
+            assert all(values[key] != value for key, value in leaves(own).items())
 
 
 @pytest.mark.parametrize(
@@ -159,7 +213,7 @@ def test_where_nothing_was_released_the_command_says_so_in_one_line(
     config = asked("train", benchmark, "--preset", "released")
     said = capsys.readouterr()
     if benchmark in NOT_RELEASED:
-        assert said.err == f"preset: paper, because nothing was released for {facts_of(benchmark).title}\n"
+        assert said.err == f"preset: paper, because nothing was released for {facts_of(benchmark).title} with debgcd\n"
         assert config.preset == "paper" and config.model_kept == "last"
     else:
         assert said.err == "" and config.preset == "released" and config.model_kept == "best-old"
@@ -185,3 +239,55 @@ def test_a_backbone_on_the_command_line_wins_over_a_file_and_its_views_do_not(tm
     assert (config.backbone.name, config.backbone.tuned_blocks) == (BACKBONES["dinov2"][0], 3)
     assert (config.views.size, config.views.resize) == (112, 256)
     assert asked("train", None, "--preset", "paper", "--config", own).backbone.name == "lite0"
+
+
+def test_the_method_is_known_before_anything_is_composed(tmp_path: Path) -> None:
+    own = tmp_path / "own.yaml"
+    own.write_text("method: gcd")
+    ways = (
+        ("--method", "gcd"),
+        ("--config", own),
+        ("--set", "method=gcd"),
+        ("--method", "simgcd", "--set", "method=gcd"),
+    )
+    for words in ways:
+        config = asked("train", "cub", "--preset", "released", *words)
+        assert config.method == "gcd" and config.clustering.restarts == 100
+    assert asked("train", "cub", "--preset", "released", "--config", own, "--method", "simgcd").model_kept == "last"
+
+
+def test_values_are_checked_when_all_are_there() -> None:
+    """A crop larger than the image before it is not refused if the image becomes larger too."""
+    words = ("--preset", "small", "--set", "views.size=160", "--set", "views.resize=184")
+    assert asked("train", None, *words).views.size == 160
+    with pytest.raises(UsageError, match=r"views.size 160 is larger than views.resize 110"):
+        asked("train", None, *words[:4])
+
+
+def test_the_config_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "--preset", "small", "--diff", "paper"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    small, paper = (leaves(configuration.to_dict(configuration.compose(name))) for name in ("small", "paper"))
+    differ = {key for key in small if small[key] != paper[key]} - {"preset"}
+    assert {line.split(":")[0] for line in lines[1:]} == differ
+    assert any(
+        line.split()
+        == ["schedule.lr:", "0.03", "(0.1)", "#", "0.1", "collapses", "for", "some", "seeds", "[preset", "small]"]
+        for line in lines
+    )
+
+    assert main(["config", "--preset", "released", "--method", "simgcd", "--benchmark", "cifar100", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    config = configuration.compose("released", "cifar100", method="simgcd")
+    assert {key: entry["value"] for key, entry in told.items()} == leaves(configuration.to_dict(config))
+    assert told["model_kept"]["reason"].endswith("[method simgcd]")
+
+    assert main(["config", "--preset", "released", "--benchmark", "pets"]) == 0
+    text = capsys.readouterr().out
+    assert "# nothing was released for pets with debgcd, so it takes paper's values\n" in text
+    values = yaml.safe_load(text)  # it is YAML
+    assert values["views.upright"] is False and values["debiased.threshold"] == 0.85
+
+    for words in (["--preset", "papper"], ["--method", "simgdc"], ["--benchmark", "cup"], ["--diff", "x"]):
+        assert main(["config", *words]) == 2
+        assert "there is no" in capsys.readouterr().err

@@ -20,7 +20,8 @@ from debgcd.model.heads import reset_heads
 from debgcd.model.hub import IMAGENET_MEAN, IMAGENET_STD
 from debgcd.model.load import load_backbone
 from debgcd.model.network import Network
-from debgcd.model.precision import autocast
+from debgcd.model.precision import autocast, pick_precision
+from debgcd.schedules import Progress
 from debgcd.train.bank import BankTokens
 from debgcd.train.loop import sgd
 
@@ -69,7 +70,7 @@ class Trainee:
 
     def loss(self, tokens: Tensor, label: Tensor) -> Tensor:
         output = self.network.from_tokens(tokens, self.network.learning)
-        return self.method.loss(output, Batch.of(label.numpy(), label.device), progress=0.5).total
+        return self.method.loss(output, Batch.of(label.numpy(), label.device), Progress(1, 2, 1)).total
 
     def step(self, tokens: Tensor, label: Tensor) -> None:
         """tokens: 2B rows, first views, then second views; label: (B,)."""
@@ -165,7 +166,7 @@ def from_bank(tokens: BankTokens, batch: int) -> Tensor:
 
 def trunk_type() -> str:
     """The type that the trunk computes in here."""
-    with autocast(CPU):
+    with autocast(CPU, pick_precision("auto", CPU)):
         kind = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else torch.float32
     return str(kind).removeprefix("torch.")
 

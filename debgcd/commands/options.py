@@ -130,42 +130,43 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 
 
 def configured(options: argparse.Namespace, source: Source) -> Config:
-    """Preset, benchmark and backbone composed, then K, then --config, then the options, then --set: the later wins."""
+    """Preset, method, benchmark and backbone composed, then K, then --config, then the options, then --set: the later wins."""
     from debgcd import config as configuration
 
+    given = [] if options.config is None else [(configuration.read_yaml(options.config), str(options.config))]
+    last = [(configuration.assignment(text), f"--set {text}") for text in options.set]
+    method = getattr(options, "method", None)  # not every command trains
+    named = [values["method"] for values, _ in (*given, ({"method": method}, ""), *last) if values.get("method")]
     name = options.preset
     if name is None:
         from debgcd.train.start import choose_preset
 
         name = choose_preset(source.manifest)
     facts = None if source.benchmark is None else source.benchmark.facts
+    benchmark = None if facts is None else facts.name
     short = options.backbone if options.backbone in configuration.names("backbone") else None
-    config = configuration.compose(name, None if facts is None else facts.name, short)
+    config = configuration.compose(name, benchmark, short, method=str(named[-1]) if named else "debgcd")
     backbone = options.backbone if short is None else config.backbone.name  # an option, so it wins over --config
     if facts is not None:
         if config.preset != name:
             from debgcd.progress import say
 
-            say(f"preset: {config.preset}, because nothing was released for {facts.title}")
-        config = configuration.override(config, {"k": facts.classes}, where="the benchmark")
-    if options.config is not None:
-        config = configuration.override(config, configuration.read_yaml(options.config), where=str(options.config))
-    given: dict[str, Any] = {"method": getattr(options, "method", None), "seed": options.seed}
-    epochs = getattr(options, "epochs", None)  # not every command trains
+            say(f"preset: {config.preset}, because nothing was released for {facts.title} with {config.method}")
+        given.insert(0, ({"k": facts.classes}, "the benchmark"))
+    epochs = getattr(options, "epochs", None)
     sections: dict[str, dict[str, Any]] = {
         "schedule": {} if epochs is None else {"epochs": epochs, "steps": None},
         "backbone": {} if backbone is None else {"name": backbone},
         "views": {} if options.bank is None else {"bank": options.bank},
         "run": {"workers": options.workers, "device": options.device, "cache": absolute(options.cache)},
     }
-    values = {name: value for name, value in given.items() if value is not None} | (getattr(options, "k", None) or {})
+    values = {"seed": options.seed} if options.seed is not None else {}
+    values |= {"method": method} if method is not None else {}
+    values |= getattr(options, "k", None) or {}
     for name, section in sections.items():
         section = {key: value for key, value in section.items() if value is not None or key == "steps"}
         values |= {name: section} if section else {}
-    config = configuration.override(config, values, where="the command line")
-    for text in options.set:
-        config = configuration.override(config, configuration.assignment(text), where=f"--set {text}")
-    return config
+    return configuration.override_all(config, [*given, (values, "the command line"), *last])
 
 
 def absolute(path: str | None) -> str | None:

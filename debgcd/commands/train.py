@@ -27,12 +27,22 @@ def add(subparsers: Subparsers) -> None:
     parser.add_argument(
         "-o", dest="out", type=Path, metavar="RUN", help="run directory, new or empty (default runs/<name>)"
     )
+    _add_verify(parser)
     add_run_options(parser)
 
     parser = add_command(
         subparsers, "resume", resume, "go on with a run that was interrupted", "debgcd resume runs/photos"
     )
     parser.add_argument("run", type=Path, metavar="RUN")
+    _add_verify(parser)
+
+
+def _add_verify(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--verify",
+        action="store_true",
+        help="read every image again; by default those whose size, time and inode are unchanged are trusted",
+    )
 
 
 def train(options: argparse.Namespace) -> None:
@@ -47,7 +57,7 @@ def train(options: argparse.Namespace) -> None:
     require_ready(source.manifest, config)
     require_apart(options.out, source.folder)
     require_new(options.out)
-    _print_results(begin(source.manifest, config, options.out))
+    _print_results(begin(source.manifest, config, options.out, options.verify))
 
 
 def resume(options: argparse.Namespace) -> None:
@@ -58,7 +68,7 @@ def resume(options: argparse.Namespace) -> None:
     if open_run(options.run).finished:
         print(f"the run in {options.run} has finished; its results: {options.run / 'predictions.csv'}")
         return
-    _print_results(go_on(options.run))
+    _print_results(go_on(options.run, options.verify))
 
 
 def _print_results(run: Run) -> None:

@@ -1,13 +1,14 @@
 """The configuration of a run: fields, presets and what is laid over them, and how all are read and written.
 
-A preset is YAML data that overrides a few fields. Over it goes what a benchmark and what a backbone change, YAML data too;
-`compose` does that. Unknown keys are refused with a suggestion.
+A preset is YAML data that overrides a few fields. Over it go, as YAML data too, what a method, a benchmark and a backbone
+change; `compose` does that. A comment behind a value is its reason. Unknown keys are refused with a suggestion.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -17,6 +18,7 @@ import yaml
 from debgcd.config.fields import (
     AblationConfig,
     BackboneConfig,
+    ClusteringConfig,
     Config,
     DebiasedConfig,
     DetectorConfig,
@@ -30,49 +32,115 @@ from debgcd.config.limits import check
 from debgcd.errors import DataError, UsageError
 from debgcd.overlay import merge, plain, suggest
 
-Kind = Literal["preset", "benchmark", "backbone"]
+Kind = Literal["preset", "method", "benchmark", "backbone"]
 _FOLDERS: dict[Kind, str] = {
     "preset": "presets",
+    "method": "overlays/methods",
     "benchmark": "overlays/benchmarks",
     "backbone": "overlays/backbones",
 }
+EVERY = "every"  # in a benchmark's file: the values that all methods take
+# The public loaders of the benchmarks do not look at EXIF, so that results to compare with must not either.
+AS_STORED = {"views": {"upright": False}}
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Values that are laid over others, and where they come from."""
+
+    where: str  # "preset small", "benchmark cub", ...
+    values: Mapping[str, Any]
+    reasons: Mapping[str, str]  # by dotted key; where there is none, the field's own reason holds
 
 
 def names(kind: Kind) -> list[str]:
-    """Names of the presets, benchmarks or backbones that have a file in the package."""
+    """Names of the presets, methods, benchmarks or backbones that have a file in the package."""
     return sorted(Path(entry.name).stem for entry in (resources.files("debgcd") / _FOLDERS[kind]).iterdir())
 
 
-def compose(preset: str, benchmark: str | None = None, backbone: str | None = None) -> Config:
-    """A preset, what a benchmark changes in it, what a backbone changes; the later wins.
+def compose(
+    preset: str, benchmark: str | None = None, backbone: str | None = None, *, method: str = "debgcd"
+) -> Config:
+    """A preset, then what the method, the benchmark and the backbone change; the later wins.
 
-    A benchmark's file has a section for each preset that it changes. Where nothing was released for it, `released` becomes
-    `paper`, and so says the configuration's `preset`.
+    Where nothing was released for a benchmark, `released` becomes `paper`, and so says the configuration's `preset`.
     """
-    sections = {} if benchmark is None else _data("benchmark", benchmark)
-    if benchmark is not None and preset == "released" and preset not in sections:
+    preset, found = layers(preset, benchmark, backbone, method=method)
+    config = Config(preset=preset, method=method)
+    for layer in found:
+        config = merge(config, layer.values, layer.where)
+    check(config, f"preset {preset}, method {method}, benchmark {benchmark}, backbone {backbone}")
+    return config
+
+
+def layers(
+    preset: str, benchmark: str | None = None, backbone: str | None = None, *, method: str = "debgcd"
+) -> tuple[str, list[Layer]]:
+    """What `compose` lays over the defaults, in order, and the preset it came to.
+
+    Files of methods and benchmarks have a section per preset. A benchmark's section has one per method again, and `every`
+    for values that all methods take. No file has a section for `small`: its values belong together, for a few hundred
+    steps from a warm start, while the published ones are for 200 epochs over all images.
+    """
+    published = None if benchmark is None else _layer("benchmark", benchmark)
+    if published is not None and preset == "released" and not {EVERY, method} & set(published.values.get(preset, {})):
         preset = "paper"
-    config = override(Config(preset=preset), _data("preset", preset), where=f"preset {preset}")
-    # No file has a section for `small`: its values belong together, for a few hundred steps from a warm start, while the
-    # benchmarks' own are for 200 epochs over all of their images.
-    config = override(config, sections.get(preset, {}), where=f"benchmark {benchmark}")
-    return config if backbone is None else override(config, _data("backbone", backbone), where=f"backbone {backbone}")
+    found = [_layer("preset", preset)]
+    if method in names("method"):
+        found.append(_part(_layer("method", method), preset))
+    if published is not None:
+        if preset in published.values:
+            found.append(Layer("published images", AS_STORED, {"views.upright": "the public loaders ignore EXIF"}))
+        section = _part(published, preset)
+        found += [_part(section, EVERY), _part(section, method)]
+    if backbone is not None:
+        found.append(_layer("backbone", backbone))
+    return preset, [layer for layer in found if layer.values]
 
 
-def _data(kind: Kind, name: str) -> dict[str, Any]:
-    """The content of a preset's, benchmark's or backbone's file."""
+def _layer(kind: Kind, name: str) -> Layer:
+    """The content of a preset's, method's, benchmark's or backbone's file."""
     known = names(kind)
     if name not in known:
         raise UsageError(f"there is no {kind} {name!r}{suggest(name, known)}")
     text = (resources.files("debgcd") / _FOLDERS[kind] / f"{name}.yaml").read_text("utf-8")
-    return yaml.safe_load(text)
+    return Layer(f"{kind} {name}", yaml.safe_load(text), _comments(text))
+
+
+def _part(layer: Layer, key: str) -> Layer:
+    """One section of a layer as a layer; an empty one where it has no such section."""
+    prefix = f"{key}."
+    reasons = {name.removeprefix(prefix): why for name, why in layer.reasons.items() if name.startswith(prefix)}
+    return Layer(layer.where, layer.values.get(key) or {}, reasons)
+
+
+def _comments(text: str) -> dict[str, str]:
+    """The comment behind each value of a YAML text, by dotted key."""
+    lines = text.splitlines()
+
+    def walk(node: yaml.Node, path: str) -> Iterator[tuple[str, str]]:
+        if isinstance(node, yaml.MappingNode) and node.value:
+            for key, value in node.value:
+                yield from walk(value, f"{path}.{key.value}" if path else key.value)
+        else:
+            _, mark, comment = lines[node.end_mark.line][node.end_mark.column :].partition("#")
+            if mark:
+                yield path, comment.strip()
+
+    return dict(walk(yaml.compose(text, Loader=yaml.SafeLoader), ""))
 
 
 def override(config: Config, values: Mapping[str, Any], where: str) -> Config:
     """The configuration with some fields replaced, checked; `where` names the origin in an error."""
-    changed = merge(config, values, where)
-    check(changed, where)
-    return changed
+    return override_all(config, [(values, where)])
+
+
+def override_all(config: Config, changes: Sequence[tuple[Mapping[str, Any], str]]) -> Config:
+    """The configuration with several (values, where) laid over it in order, and checked when all are there."""
+    for values, where in changes:
+        config = merge(config, values, where)
+    check(config, ", ".join(where for _, where in changes))
+    return config
 
 
 def assignment(text: str) -> dict[str, Any]:
@@ -111,6 +179,33 @@ def to_dict(config: Config) -> dict[str, Any]:
     return plain(dataclasses.asdict(config))
 
 
+def leaves(data: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """Nested plain data as dotted keys and their values."""
+    found: dict[str, Any] = {}
+    for key, value in data.items():
+        found |= leaves(value, f"{path}{key}.") if isinstance(value, dict) else {f"{path}{key}": value}
+    return found
+
+
+def reasons(config: Config, found: list[Layer]) -> dict[str, str]:
+    """Why each value of `compose` is what it is, by dotted key: the reason and, where a layer set it, which one."""
+    why = {key: metadata["why"] for key, metadata in _metadata(config)}
+    for layer in found:
+        for key in leaves(layer.values):
+            why[key] = f"{layer.reasons.get(key, why[key])} [{layer.where}]"
+    return why
+
+
+def _metadata(section: Any, path: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """What each field says of itself, by dotted key."""
+    for field in dataclasses.fields(section):
+        value = getattr(section, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from _metadata(value, f"{path}{field.name}.")
+        else:
+            yield f"{path}{field.name}", field.metadata
+
+
 def dump(config: Config) -> str:
     """The complete configuration as YAML, in the order of the fields."""
     return yaml.safe_dump(to_dict(config), sort_keys=False, allow_unicode=True)
@@ -124,6 +219,7 @@ def load(path: Path) -> Config:
 __all__ = [
     "AblationConfig",
     "BackboneConfig",
+    "ClusteringConfig",
     "Config",
     "DebiasedConfig",
     "DetectorConfig",

@@ -109,10 +109,11 @@ class _Quiet:
 _quiet = _Quiet()
 
 
-def decode(path: Path, short_side: int | None = None) -> np.ndarray:
-    """Read an image as (H, W, 3) uint8 RGB, upright, its first frame, at most MAX_ASPECT times as long as wide.
+def decode(path: Path, short_side: int | None = None, upright: bool = True) -> np.ndarray:
+    """Read an image as (H, W, 3) uint8 RGB, its first frame, at most MAX_ASPECT times as long as wide.
 
-    With `short_side` a JPEG may come back at 1/2, 1/4 or 1/8 of its size, in no side below `short_side`.
+    Without `short_side` a JPEG's pixels are those of Pillow, as in public code. With it, a JPEG may come back at 1/2, 1/4 or
+    1/8 of its size, in no side below `short_side`. upright: turned as its EXIF orientation says.
     Raises Unusable, and nothing else, for whatever the file is.
     """
     if short_side is not None and short_side < 1:
@@ -120,7 +121,7 @@ def decode(path: Path, short_side: int | None = None) -> np.ndarray:
     size = regular_file(path).st_size
     try:
         with open(path, "rb") as file, _quiet:
-            return _crop(_pixels(file, size, short_side))
+            return _crop(_pixels(file, size, short_side, upright))
     except OSError as error:
         raise Unusable(Reason.UNREADABLE, error.strerror or str(error)) from error
 
@@ -145,7 +146,7 @@ def regular_file(path: Path) -> os.stat_result:
     return found
 
 
-def _pixels(file: BinaryIO, size: int, short_side: int | None) -> np.ndarray:
+def _pixels(file: BinaryIO, size: int, short_side: int | None, upright: bool) -> np.ndarray:
     head = file.read(64)
     kind = _kind(head)
     try:
@@ -160,8 +161,10 @@ def _pixels(file: BinaryIO, size: int, short_side: int | None) -> np.ndarray:
     if width * height > MAX_PIXELS:
         raise Unusable(Reason.TOO_LARGE, f"{width} × {height} pixels, more than {MAX_PIXELS // 10**6} million")
     try:
-        scale = scale_down(width, height, short_side) if kind == "JPEG" else 1
-        pixels = decode_quickly(image, file, size, scale) if kind == "JPEG" else None
+        scale, pixels = 1, None
+        if kind == "JPEG" and short_side is not None:
+            scale = scale_down(width, height, short_side)
+            pixels = decode_quickly(image, file, size, scale)
         if pixels is None:
             if scale > 1:
                 image.draft(image.mode, (width // scale, height // scale))
@@ -172,16 +175,17 @@ def _pixels(file: BinaryIO, size: int, short_side: int | None) -> np.ndarray:
         if pixels.shape[1] < width:
             pixels = sharpen(pixels, height / scale, width / scale)
         orientation = None
-        with suppress(Exception):  # a damaged EXIF block says nothing about the pixels
-            orientation = image.getexif().get(0x0112)
-        return _upright(pixels, orientation)
+        if upright:
+            with suppress(Exception):  # a damaged EXIF block says nothing about the pixels
+                orientation = image.getexif().get(0x0112)
+        return _turned(pixels, orientation)
     except Unusable:
         raise
     except Exception as error:
         raise _failure(error, file, size, kind, opened=True) from error
 
 
-def _upright(pixels: np.ndarray, orientation: object) -> np.ndarray:
+def _turned(pixels: np.ndarray, orientation: object) -> np.ndarray:
     """Undo an EXIF orientation: 5 to 8 are stored with rows for columns, and each may be mirrored in either way."""
     if orientation in (5, 6, 7, 8):
         pixels = pixels.swapaxes(0, 1)

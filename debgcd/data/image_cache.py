@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from debgcd import __version__
+from debgcd.config import ViewsConfig
 from debgcd.data.contents import read_contents
 from debgcd.data.loader import Files, Opener, ahead, first_reason
 from debgcd.errors import DataError
@@ -76,9 +77,11 @@ def about_bytes(images: int, resize: int) -> int:
     return images * 3 * resize * resize * 4 // 3
 
 
-def open_image_cache(paths: Sequence[Path], resize: int, cache: Path, workers: int, on_progress: Report) -> Opener:
+def open_image_cache(
+    paths: Sequence[Path], views: ViewsConfig, cache: Path, workers: int, on_progress: Report
+) -> Opener:
     """The pixels of these images, decoded now if the cache does not hold them."""
-    files, contents = Files(paths, resize), read_contents(paths)
+    files, contents = Files(paths, views), read_contents(paths, cache)
 
     def compute(first: int) -> Generator[list[NDArray[np.uint8]]]:
         batches = [list(range(i, min(i + BATCH, len(paths)))) for i in range(first, len(paths), BATCH)]
@@ -92,9 +95,16 @@ def open_image_cache(paths: Sequence[Path], resize: int, cache: Path, workers: i
     def check(store: Store) -> bool:
         return all(_same(store.read(number), _pack(files(number))) for number in recipe.sample(2))
 
-    facts = {"format": FORMAT, "images": contents.sha256, "resize": resize, "decoders": _decoders()}
+    facts = {
+        "format": FORMAT,
+        "images": contents.sha256,
+        "resize": views.resize,
+        "decode": views.decode,
+        "upright": views.upright,
+        "decoders": _decoders(),
+    }
     otherwise = "--set run.image_cache=off"
-    recipe = Recipe("image cache", facts, len(paths), about_bytes(len(paths), resize), compute, check, otherwise)
+    recipe = Recipe("image cache", facts, len(paths), about_bytes(len(paths), views.resize), compute, check, otherwise)
     return Kept(open_store(cache / "images", recipe), files)
 
 

@@ -29,10 +29,8 @@ def library() -> ModuleType | None:
         return None
 
 
-def scale_down(width: int, height: int, short_side: int | None) -> int:
+def scale_down(width: int, height: int, short_side: int) -> int:
     """The largest of 8, 4, 2, 1 such that the image divided by it is still large enough for `short_side`."""
-    if short_side is None:
-        return 1
     return next((scale for scale in (8, 4, 2) if min(width, height) >= scale * MARGIN * short_side), 1)
 
 

@@ -31,12 +31,14 @@ Opener = Callable[[int], Tensor]
 class Files:
     """The opener that decodes image files."""
 
-    def __init__(self, paths: Sequence[Path], resize: int):
-        self.paths, self.resize = paths, resize
+    def __init__(self, paths: Sequence[Path], views: ViewsConfig):
+        self.paths, self.views = paths, views
 
     def __call__(self, number: int) -> Tensor:
+        fast = self.views.resize if self.views.decode == "fast" else None
         try:
-            return resize_short_side(decode(self.paths[number], self.resize), self.resize)
+            pixels = decode(self.paths[number], fast, self.views.upright)
+            return resize_short_side(pixels, self.views.resize)
         except Unusable as error:
             raise gone(self.paths[number], error) from error
 
@@ -61,7 +63,7 @@ class Images(Dataset[Tensor | str]):
 
 def from_files(paths: Sequence[Path], views: ViewsConfig) -> Images:
     """Images decoded each time that they are needed."""
-    return Images(Files(paths, views.resize), views.size)
+    return Images(Files(paths, views), views.size)
 
 
 def default_workers() -> int:

@@ -10,10 +10,10 @@ from torch.nn.functional import interpolate
 
 from debgcd.data.draws import uniform
 
-# Where to cut: offsets of the crop as shares of the free space, and whether to flip. (..., 3) uniform numbers.
+# Where to cut: offsets of the crop as shares of the free space (nan: in the middle), and whether to flip. (..., 3).
 Cuts = NDArray[np.float64]
 
-CENTRE: Cuts = np.array([[0.5, 0.5, 1.0]])  # the one view for evaluation: in the middle, not flipped
+CENTRE: Cuts = np.array([[np.nan, np.nan, 1.0]])  # the one view for evaluation: in the middle, not flipped
 
 
 def random_cuts(seed: int, draw: NDArray[np.int64], views: int = 2) -> Cuts:
@@ -36,6 +36,11 @@ def resize_short_side(image: NDArray[np.uint8], size: int) -> Tensor:
 def cut_view(image: Tensor, cut: Cuts, size: int) -> Tensor:
     """One view: (3, h, w) -> (3, size, size), cropped at the cut's place and flipped if its last number is below ½."""
     height, width = image.shape[1:]
-    top, left = int(cut[0] * (height - size + 1)), int(cut[1] * (width - size + 1))
+    top, left = _offset(cut[0], height - size), _offset(cut[1], width - size)
     view = image[:, top : top + size, left : left + size]
     return view.flip(2) if cut[2] < 0.5 else view
+
+
+def _offset(share: float, free: int) -> int:
+    """Where a crop begins that leaves `free` pixels over: 0..free, all alike; in the middle, as torchvision rounds it."""
+    return round(free / 2) if np.isnan(share) else int(share * (free + 1))

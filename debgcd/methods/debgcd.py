@@ -12,6 +12,7 @@ from debgcd.methods.protocol import Batch, Features, Loss
 from debgcd.methods.simgcd import SimGCD
 from debgcd.model.heads import Centres, Detector, Prototypes
 from debgcd.model.network import Output
+from debgcd.schedules import Progress
 
 
 class DebGCD(SimGCD):
@@ -21,6 +22,10 @@ class DebGCD(SimGCD):
     """
 
     tuned_blocks = 2
+
+    @property
+    def clusters(self) -> bool:  # type: ignore[override]
+        return not self.config.ablation.gcd
 
     @property
     def novel_first(self) -> bool:
@@ -49,9 +54,9 @@ class DebGCD(SimGCD):
 
     def settle(self, heads: nn.ModuleDict, features: Features, label: Tensor) -> None:
         if not self.config.ablation.gcd:
-            settle_centres(heads, normalize(features(), dim=1), label, seed=self.config.seed)
+            settle_centres(heads, normalize(features(), dim=1), label, self.config)
 
-    def loss(self, output: Output, batch: Batch, progress: float) -> Loss:
+    def loss(self, output: Output, batch: Batch, progress: Progress) -> Loss:
         none = Loss(output.feature.new_zeros(()), {})
         gcd = super().loss(output, batch, progress) if self.config.ablation.gcd else none
         total, terms, hard_label = gcd.total, dict(gcd.terms), None
@@ -87,7 +92,7 @@ class DebGCD(SimGCD):
         return total, terms
 
     def _debiased_loss(
-        self, output: Output, batch: Batch, progress: float
+        self, output: Output, batch: Batch, progress: Progress
     ) -> tuple[Tensor, dict[str, Tensor | float], Tensor]:
         """Eq. 13, L_adl, and the hard labels (2B,): those of unlabelled rows that pass the threshold and, with guidance, F."""
         assert output.logits is not None
@@ -129,13 +134,13 @@ class DebGCD(SimGCD):
             terms["debiased_unlabelled"] = unlabelled
         return total, terms, hard_label
 
-    def _threshold(self, logits: Tensor, progress: float) -> float | Tensor:
+    def _threshold(self, logits: Tensor, progress: Progress) -> float | Tensor:
         """τ, or the confidence that the utilisation curve's share of these rows exceeds."""
         debiased = self.config.debiased
         if debiased.utilisation is None or not len(logits):
             return debiased.threshold
         confidence, choice = self.assign(logits).max(1)
-        share = schedules.piecewise(debiased.utilisation, progress)
+        share = schedules.piecewise(debiased.utilisation, progress.share)
         return quantile_by_category(confidence, choice, share) if debiased.balanced else confidence.quantile(1 - share)
 
 

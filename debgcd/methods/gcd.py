@@ -7,15 +7,16 @@ from torch import nn
 from debgcd.methods.kmeans import SemiSupervisedKMeans
 from debgcd.methods.protocol import Batch, Loss
 from debgcd.methods.representation import representation
-from debgcd.model.heads import Projection
+from debgcd.model.heads import Projection, PrototypeProjection
 from debgcd.model.network import Output
+from debgcd.schedules import Progress
 
 
 class GCD(SemiSupervisedKMeans):
-    """L_rep of SimGCD without its classifier; the categories come from clustering the tuned features.
+    """L_rep alone; the categories come from clustering the tuned features.
 
-    The projection is SimGCD's, so that the two differ in the classifier alone; the public code of GCD contrasts the 65,536
-    outputs of DINO's head instead.
+    The public code contrasts the 65,536 outputs of DINO's head (`heads.projection_prototypes`). Without them the projection
+    is SimGCD's, so that the two methods differ in the classifier alone.
     """
 
     tuned_blocks = 1
@@ -23,9 +24,11 @@ class GCD(SemiSupervisedKMeans):
 
     def heads(self, width: int) -> nn.ModuleDict:
         heads, shape = super().heads(width), self.config.heads
-        heads["projection"] = Projection(width, shape.hidden, shape.projection_width, shape.projection_depth)
+        sizes = (width, shape.hidden, shape.projection_width, shape.projection_depth)
+        wide = shape.projection_prototypes
+        heads["projection"] = PrototypeProjection(*sizes, wide) if wide else Projection(*sizes)
         return heads
 
-    def loss(self, output: Output, batch: Batch, progress: float) -> Loss:
+    def loss(self, output: Output, batch: Batch, progress: Progress) -> Loss:
         assert output.projection is not None
         return Loss(*representation(output.projection, batch, self.config.gcd))

@@ -12,6 +12,7 @@ from debgcd.methods.protocol import Batch, Features, Loss
 from debgcd.model.heads import Centres, DistanceDetector
 from debgcd.model.network import Output
 from debgcd.progress import progress
+from debgcd.schedules import Progress
 
 
 class KMeans:
@@ -23,6 +24,7 @@ class KMeans:
 
     tuned_blocks = 0
     trains = False
+    clusters = True
 
     def __init__(self, config: Config, known: int):
         assert config.k is not None
@@ -35,11 +37,11 @@ class KMeans:
         """Nothing here starts from the features."""
 
     def settle(self, heads: nn.ModuleDict, features: Features, label: Tensor) -> None:
-        found = _clustered(normalize(features(), dim=1), torch.full_like(label, -1), self.k, self.config.seed)
+        found = clustered(normalize(features(), dim=1), torch.full_like(label, -1), self.k, self.config)
         order = known_first(found.assignment, label, self.k, self.known)
         _centres(heads).weight.copy_(found.centres[order])
 
-    def loss(self, output: Output, batch: Batch, progress: float) -> Loss:
+    def loss(self, output: Output, batch: Batch, progress: Progress) -> Loss:
         raise TypeError("k-means has nothing to train")
 
     def assign(self, logits: Tensor) -> Tensor:
@@ -59,21 +61,31 @@ class SemiSupervisedKMeans(KMeans):
 
     def settle(self, heads: nn.ModuleDict, features: Features, label: Tensor) -> None:
         unit = normalize(features(), dim=1)
-        settle_centres(heads, unit, label, seed=self.config.seed)
+        settle_centres(heads, unit, label, self.config)
         detector = heads["detector"]
         assert isinstance(detector, DistanceDetector)
         detector.fit(unit, label)
 
 
-def settle_centres(heads: nn.ModuleDict, unit: Tensor, label: Tensor, seed: int) -> None:
+def settle_centres(heads: nn.ModuleDict, unit: Tensor, label: Tensor, config: Config) -> None:
     """Categories by semi-supervised k-means over all training images' features: unit (N, width), unit rows."""
     centres = _centres(heads).weight
-    centres.copy_(_clustered(unit, label, len(centres), seed).centres)
+    centres.copy_(clustered(unit, label, len(centres), config).centres)
 
 
-def _clustered(points: Tensor, label: Tensor, k: int, seed: int) -> Clustering:
+def clustered(points: Tensor, label: Tensor, k: int, config: Config) -> Clustering:
+    """k-means with the configuration's restarts, iterations and seed, and a progress bar."""
+    how = config.clustering
     with progress("clustering") as report:
-        return kmeans(points, label, k, seed=seed, on_progress=report)
+        return kmeans(
+            points,
+            label,
+            k,
+            seed=config.seed,
+            restarts=how.restarts,
+            iterations=how.iterations,
+            on_progress=report,
+        )
 
 
 def _centres(heads: nn.ModuleDict) -> Centres:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from debgcd.model.network import Output
+from debgcd.schedules import Progress
 
 Features = Callable[[], Tensor]  # (N, width) of all training images' centre crops, computed when called
 
@@ -55,8 +56,12 @@ class Method(Protocol):
     `settle` change heads in the light of all images' features; their label is (N,), -1 where there is none.
     """
 
+    k: int  # categories
     tuned_blocks: int  # of the backbone, unless the configuration says otherwise
     trains: bool  # False: there are no steps, and the heads come from `begin` and `settle` alone
+    clusters: (
+        bool  # the categories are clusters of the features; an evaluation during training clusters each split alone
+    )
 
     def heads(self, width: int) -> nn.ModuleDict:
         """The heads on a feature of this width, named as in `model.network.FIELDS`; "classifier" must be among them."""
@@ -67,14 +72,10 @@ class Method(Protocol):
         ...
 
     def settle(self, heads: nn.ModuleDict, features: Features, label: Tensor) -> None:
-        """Before each evaluation and at the end: fill the heads that no gradient trains.
-
-        Whatever it does must depend on its arguments and on trained heads alone, so that an evaluation between does not
-        change the end.
-        """
+        """At the end: fill the heads that no gradient trains."""
         ...
 
-    def loss(self, output: Output, batch: Batch, progress: float) -> Loss:
+    def loss(self, output: Output, batch: Batch, progress: Progress) -> Loss:
         """The loss of a batch of B images: what the trained heads say of its 2B rows. Nothing in it may wait for a GPU."""
         ...
 

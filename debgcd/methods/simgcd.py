@@ -13,6 +13,7 @@ from debgcd.methods.representation import representation
 from debgcd.model.heads import Projection, Prototypes
 from debgcd.model.network import Output
 from debgcd.progress import progress
+from debgcd.schedules import Progress
 
 
 class SimGCD:
@@ -20,6 +21,7 @@ class SimGCD:
 
     tuned_blocks = 1
     trains = True
+    clusters = False
 
     def __init__(self, config: Config, known: int):
         assert config.k is not None
@@ -54,11 +56,11 @@ class SimGCD:
     def settle(self, heads: nn.ModuleDict, features: Features, label: Tensor) -> None:
         """Every head is trained by gradients."""
 
-    def loss(self, output: Output, batch: Batch, progress: float) -> Loss:
+    def loss(self, output: Output, batch: Batch, progress: Progress) -> Loss:
         assert output.logits is not None and output.projection is not None
         gcd = self.config.gcd
         shape = {"cosine": schedules.cosine, "linear": schedules.linear}[gcd.teacher_shape]
-        warmed_up = progress / gcd.teacher_warmup if gcd.teacher_warmup else 1.0
+        warmed_up = progress.of_warmup(gcd.teacher_warmup)
         teacher_temperature = shape(gcd.teacher_start, gcd.teacher_end, warmed_up)
 
         distillation = losses.self_distillation(output.logits, teacher_temperature, gcd.student_temperature)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -42,6 +43,7 @@ class Backbone(nn.Module):
     tuned: nn.ModuleList  # the last n blocks, and nothing else
     pixel_mean: Tensor  # (3, 1, 1), in grey levels 0..255
     pixel_std: Tensor  # (3, 1, 1)
+    precision: Literal["fp32", "bf16"] = "fp32"  # of the trunk
 
     def trunk(self, images: Tensor) -> Tensor:
         """Tokens of images, without gradient: (N, 3, H, W) uint8 -> (N, ...) float."""
@@ -65,7 +67,7 @@ class Backbone(nn.Module):
 
     def _frozen(self, images: Tensor) -> Tensor:
         device = self.pixel_mean.device
-        with torch.inference_mode(), autocast(device):
+        with torch.inference_mode(), autocast(device, self.precision):
             return self.tokens((images.to(device).float() - self.pixel_mean) / self.pixel_std).float()
 
     @abstractmethod

@@ -71,6 +71,23 @@ class Projection(nn.Module):
         return normalize(feature, dim=1)
 
 
+class PrototypeProjection(nn.Module):
+    """GCD's whole head of DINO: a projection, and the unit-length vector of its cosines to many prototypes."""
+
+    def __init__(self, width: int, hidden: int, inner: int, depth: int, prototypes: int):
+        super().__init__()
+        self.projection = Projection(width, hidden, inner, depth)
+        self.prototypes = Prototypes(inner, prototypes)
+
+    def reset(self, generator: torch.Generator) -> None:
+        self.projection.reset(generator)
+        self.prototypes.reset(generator)
+
+    def forward(self, feature: Tensor) -> Tensor:
+        """(N, width) -> (N, prototypes), unit rows."""
+        return normalize(self.prototypes(self.projection(feature)), dim=1)
+
+
 class Detector(nn.Module):
     """ρ_s and the M one-vs-all detectors on it: for each known class, is this image in or out?"""
 
@@ -150,5 +167,5 @@ def squared_distance(points: Tensor, centres: Tensor) -> Tensor:
 def reset_heads(heads: nn.ModuleDict, seed: int) -> None:
     """Initialise each head from (seed, its name) alone, so that methods which share a head start it alike."""
     for name, head in heads.items():
-        if isinstance(head, (Prototypes, Projection, Detector)):
+        if isinstance(head, (Prototypes, Projection, PrototypeProjection, Detector)):
             head.reset(torch.Generator().manual_seed(stream_seed(seed, f"head/{name}") % 2**63))

@@ -5,6 +5,8 @@ Tail, heads and losses stay in single precision, since nothing here shows that t
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 
 from debgcd.errors import UsageError
@@ -24,14 +26,23 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
-def autocast(device: torch.device) -> torch.autocast:
-    """bfloat16 where the device computes faster in it; other CPUs would emulate it, hundreds of times slower."""
+def pick_precision(wanted: Literal["auto", "fp32", "bf16"], device: torch.device) -> Literal["fp32", "bf16"]:
+    """The trunk's precision on this device; "auto" takes bfloat16 where the device computes faster in it."""
+    if wanted == "auto":
+        return "bf16" if gains_from_bf16(device) else "fp32"
+    return wanted
+
+
+def gains_from_bf16(device: torch.device) -> bool:
+    """Whether the device has bfloat16 in hardware; other CPUs emulate it, hundreds of times slower."""
     if device.type == "cuda":
-        gains = torch.cuda.is_bf16_supported(including_emulation=False)
-    elif device.type == "cpu":
-        gains = any(
-            getattr(torch.cpu, name, bool)() for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
-        )
-    else:
-        gains = False
-    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=gains)
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    if device.type == "cpu":
+        checks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+        return any(getattr(torch.cpu, name, bool)() for name in checks)
+    return False
+
+
+def autocast(device: torch.device, precision: Literal["fp32", "bf16"]) -> torch.autocast:
+    """The context in which the trunk runs."""
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16")

@@ -121,24 +121,25 @@ def read_first(name: str, roots: Sequence[Path], cache: Path) -> Benchmark:
 
 
 def _rows(wish: Wish, name: str) -> dict[str, Config]:
-    """The configuration of each row on a set; K comes later."""
-    if wish.scale == "full":
-        base = configuration.compose(wish.preset, benchmark=name, backbone=wish.experiment.backbone)
-        if base.preset != wish.preset:
-            say(f"{name}: preset {base.preset}, because nothing was {wish.preset} for it")
-    else:
-        base = configuration.compose("small")
-    base = replace(base, run=replace(base.run, cache=str(wish.cache.absolute())))
-    for values in wish.settings:
-        base = configuration.override(base, values, where="--set")
-    rows = {
-        row: configuration.override(base, values, where=f"{wish.experiment.name}, row {row}")
-        for row, values in wish.experiment.rows.items()
-    }
-    if wish.scale == "small" and wish.experiment.estimated_k:  # features of one cut, so that all rows have one estimate
-        rows = {
-            row: configuration.override(config, {"backbone": {"tuned_blocks": 2}}, row) for row, config in rows.items()
-        }
+    """The configuration of each row on a set, composed for the row's own method; K comes later."""
+    fell_back = []
+    rows = {}
+    for row, values in wish.experiment.rows.items():
+        method = values.get("method", "debgcd")
+        if wish.scale == "full":
+            config = configuration.compose(wish.preset, name, wish.experiment.backbone, method=method)
+            fell_back += [method] if config.preset != wish.preset else []
+        else:
+            config = configuration.compose("small", method=method)
+        config = replace(config, run=replace(config.run, cache=str(wish.cache.absolute())))
+        changes = [(settings, "--set") for settings in wish.settings]
+        changes.append((values, f"{wish.experiment.name}, row {row}"))
+        if wish.scale == "small" and wish.experiment.estimated_k:  # features of one cut: all rows have one estimate
+            changes.append(({"backbone": {"tuned_blocks": 2}}, row))
+        rows[row] = configuration.override_all(config, changes)
+    if fell_back:
+        methods = ", ".join(dict.fromkeys(fell_back))
+        say(f"{name}: preset paper for {methods}, because nothing was {wish.preset} for it")
     return rows
 
 

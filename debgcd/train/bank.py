@@ -25,7 +25,7 @@ from debgcd.model.backbone import Backbone
 from debgcd.store import Recipe, Store, exists, open_store
 from debgcd.train.tokens import CENTRE_BATCH
 
-FORMAT = 2  # raise it when the meaning of a bank's bytes changes
+FORMAT = 3  # raise it when the meaning of a bank's bytes changes
 FOLDER = "banks"
 BUILD_BATCH = 16  # images whose views go through the trunk together
 TOLERANCE = 0.05  # of the tokens' length: bfloat16 all through a trunk is well below, another image or model far above
@@ -79,13 +79,13 @@ def open_bank(
     on_progress: Callable[[int, int], None],
 ) -> NDArray[np.int16]:
     """The bank of these images, computed if the cache does not hold it: (N, V + 1, ...) bfloat16 bits."""
-    recipe = _recipe(backbone, tuned_blocks, paths, views, workers, on_progress)
+    recipe = _recipe(backbone, tuned_blocks, paths, views, cache, workers, on_progress)
     return _mapped(open_store(cache / FOLDER, recipe), recipe)
 
 
 def has_bank(backbone: Backbone, tuned_blocks: int, paths: Sequence[Path], views: ViewsConfig, cache: Path) -> bool:
     """Whether the cache holds the bank of these images."""
-    return exists(cache / FOLDER, _recipe(backbone, tuned_blocks, paths, views, 0, lambda done, total: None))
+    return exists(cache / FOLDER, _recipe(backbone, tuned_blocks, paths, views, cache, 0, lambda done, total: None))
 
 
 def _recipe(
@@ -93,10 +93,11 @@ def _recipe(
     tuned_blocks: int,
     paths: Sequence[Path],
     views: ViewsConfig,
+    cache: Path,
     workers: int,
     on_progress: Callable[[int, int], None],
 ) -> Recipe:
-    images, contents = from_files(paths, views), read_contents(paths)
+    images, contents = from_files(paths, views), read_contents(paths, cache)
     shape = token_shape(backbone, views.size)
 
     def compute(first: int) -> Generator[list[NDArray[np.int16]]]:
@@ -121,6 +122,9 @@ def _recipe(
         "weights": backbone.identity.sha256,
         "tuned_blocks": tuned_blocks,
         "images": contents.sha256,
+        "decode": views.decode,
+        "upright": views.upright,
+        "precision": backbone.precision,
         "resize": views.resize,
         "size": views.size,
         "views": views.bank_views,

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
 
+from debgcd.cluster.kmeans import kmeans
 from debgcd.errors import DataError
 from debgcd.files import csv_text, write_json, write_text
+from debgcd.losses import novelty
 from debgcd.train.categories import Category, categories
-from debgcd.train.infer import TOP, Inference, infer
+from debgcd.train.infer import TOP, Inference, features, infer
 from debgcd.train.model_folder import read_categories, save_model, views_label
 from debgcd.train.run import Run, test_rows, training_rows
 from debgcd.train.setup import Setup, fresh_tokens
@@ -81,10 +86,40 @@ def evaluate(run: Run, setup: Setup, inference: Inference) -> dict[str, Any]:
         result["unlabelled"] = measure(inference, truth, setup.known)
     truth = truth_ids(run.manifest, test)
     if (truth >= 0).any():
-        tokens = fresh_tokens(run.config, run.manifest, setup.network.backbone, test).centre(np.arange(len(test)))
-        held_out = infer(setup.network, setup.method, tokens, heads=("detector", "debiased"))
+        held_out = infer(setup.network, setup.method, _test_tokens(run, setup), heads=("detector", "debiased"))
         result["test"] = measure(held_out, truth, setup.known)
     return result
+
+
+@torch.no_grad()
+def evaluate_during_training(run: Run, setup: Setup) -> dict[str, Any]:
+    """The same as the network stands. Where the categories are clusters, each split is clustered alone, without labels.
+
+    So does the public code of GCD, which keeps the epoch with the best Old accuracy of k-means on the test split.
+    """
+    if not setup.method.clusters:
+        return evaluate(run, setup, unlabelled(setup))
+    free, test = np.flatnonzero(setup.label < 0), test_rows(run.manifest)
+    result = {}
+    for name, rows, tokens in (
+        ("unlabelled", training_rows(run.manifest)[free], setup.tokens.centre(free)),
+        ("test", test, _test_tokens(run, setup)),
+    ):
+        truth = truth_ids(run.manifest, rows)
+        if (truth >= 0).any():
+            feature = features(setup.network, tokens)
+            free_of_labels = torch.full((len(feature),), -1)
+            k = min(setup.method.k, len(feature))
+            found = kmeans(normalize(feature, dim=1), free_of_labels, k, seed=run.config.seed).assignment
+            trained = setup.network.learning & {"detector"}
+            said = setup.network.from_feature(feature, trained).detector
+            result[name] = measure(Inference.of(found, None if said is None else novelty(said)), truth, setup.known)
+    return result
+
+
+def _test_tokens(run: Run, setup: Setup) -> Iterator[Tensor]:
+    test = test_rows(run.manifest)
+    return fresh_tokens(run.config, run.manifest, setup.network.backbone, test).centre(np.arange(len(test)))
 
 
 def finish(run: Run, setup: Setup, inference: Inference, scores: dict[str, Any] | None) -> None:

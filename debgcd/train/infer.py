@@ -26,6 +26,12 @@ class Inference:
     novelty: NDArray[np.float32] | None  # (N,) where the method has a detector and it was asked for
     debiased: NDArray[np.int64] | None  # (N,) categories of the debiased classifier, likewise
 
+    @classmethod
+    def of(cls, category: Tensor, novelty: Tensor | None) -> Inference:
+        """From clusters: one category per image, without a probability."""
+        top = category.cpu().numpy()[:, None]
+        return cls(top, np.ones(top.shape, np.float32), None if novelty is None else novelty.cpu().numpy(), None)
+
     @property
     def category(self) -> NDArray[np.int64]:
         return self.top[:, 0]

@@ -24,8 +24,9 @@ from debgcd.files import write_json
 from debgcd.methods.protocol import Batch, Loss
 from debgcd.model.network import Network
 from debgcd.progress import progress
+from debgcd.schedules import Progress
 from debgcd.train import checkpoint
-from debgcd.train.finish import evaluate, finish, unlabelled
+from debgcd.train.finish import evaluate, evaluate_during_training, finish, unlabelled
 from debgcd.train.prune import prune
 from debgcd.train.run import Run, training_rows
 from debgcd.train.setup import Setup
@@ -73,19 +74,16 @@ def train(run: Run, setup: Setup) -> None:
         with torch.no_grad():
             method.begin(network.heads, setup.features, label)
 
-    def settle() -> None:
-        with torch.no_grad():
-            method.settle(network.heads, setup.features, label)
-
     batches = setup.tokens.random(sampler.draws(step) for step in range(first, long.steps))
     with Metrics(run, first) as metrics:
         with progress("training") as report, stop_requests() as stop:
             for step in range(first, long.steps):
                 assert optimiser is not None  # a method that does not train has no steps
-                lr = set_learning_rate(optimiser, config.schedule, long, step)
+                here = Progress(step, long.steps, long.steps_per_epoch, config.schedule.by)
+                lr = set_learning_rate(optimiser, config.schedule, long.batch, here)
                 images = sampler.draws(step).image  # (B,)
                 output = network.from_tokens(next(batches), network.learning)  # 2B rows: first views, then second views
-                loss = method.loss(output, Batch.of(setup.label[images], setup.device), step / long.steps)
+                loss = method.loss(output, Batch.of(setup.label[images], setup.device), here)
                 optimiser.zero_grad()
                 loss.total.backward()
                 values, hard_label = observe(loss, network)  # the step's one wait for the device
@@ -103,8 +101,7 @@ def train(run: Run, setup: Setup) -> None:
                 if (choosy and last) or (
                     measurable and not last and done % (config.run.eval_every * long.steps_per_epoch) == 0
                 ):
-                    settle()
-                    scores = evaluate(run, setup, unlabelled(setup))
+                    scores = evaluate_during_training(run, setup)
                     metrics.write(done, {"evaluation": scores, **utilisation.hard_labels()})
                     if choosy and "test" in scores:
                         old = scores["test"]["gcd"]["accuracy"]["old"]
@@ -115,11 +112,12 @@ def train(run: Run, setup: Setup) -> None:
                 if not last and stopped:
                     raise Interrupted
         if resumed != long.steps:
-            settle()
             checkpoint.save(run.checkpoints, long.steps, network, optimiser, config.run.keep, digest)
         if stop.is_set():  # in the last step
             raise Interrupted
         checkpoint.restore_best(run.checkpoints / "best", network)
+        with torch.no_grad():
+            method.settle(network.heads, setup.features, label)
         inference = unlabelled(setup)
         if config.prune:
             setup = prune(setup, config, inference)
@@ -131,19 +129,19 @@ def train(run: Run, setup: Setup) -> None:
 
 
 def sgd(network: Network, schedule: ScheduleConfig) -> torch.optim.SGD:
-    """SGD over the tuned blocks and the heads; no weight decay on biases and other 1-D tensors."""
+    """SGD over the tuned blocks and the heads; no weight decay on biases and other 1-D tensors unless `decay_all`."""
     groups = []
     for name, parameter in checkpoint.trained_parameters(network).items():
-        decay = schedule.weight_decay if parameter.ndim > 1 else 0.0
+        decay = schedule.weight_decay if parameter.ndim > 1 or schedule.decay_all else 0.0
         share = schedule.tail_lr if name.startswith("tail.") else 1.0
         groups.append({"params": [parameter], "weight_decay": decay, "share": share})
     return torch.optim.SGD(groups, lr=schedule.lr, momentum=schedule.momentum)
 
 
-def set_learning_rate(optimiser: torch.optim.SGD, schedule: ScheduleConfig, long: Length, step: int) -> float:
+def set_learning_rate(optimiser: torch.optim.SGD, schedule: ScheduleConfig, batch: int, progress: Progress) -> float:
     """Cosine from lr · batch / 128 down to its share `lr_end`; returns the heads' rate."""
-    top = schedule.lr * long.batch / 128
-    lr = schedules.cosine(top, top * schedule.lr_end, step / long.steps)
+    top = schedule.lr * batch / 128
+    lr = schedules.cosine(top, top * schedule.lr_end, progress.share)
     for group in optimiser.param_groups:
         group["lr"] = lr * group["share"]
     return lr

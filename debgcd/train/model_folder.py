@@ -20,7 +20,7 @@ from debgcd.files import new_folder, write_json, write_text
 from debgcd.methods import Method, create
 from debgcd.model.load import load_backbone
 from debgcd.model.network import Network
-from debgcd.model.precision import pick_device
+from debgcd.model.precision import pick_device, pick_precision
 from debgcd.train.categories import Category
 
 FORMAT = 1
@@ -81,6 +81,9 @@ def load_model(folder: Path, *, backbone: str | None, cache: Path, device: str =
             f"the backbone {backbone or config.backbone.name} is not the one this model was trained on (its sha256 differs); "
             "point --backbone at the original weights"
         )
+    # where the run had bfloat16 and this device has not, single precision: the same up to rounding
+    wanted = "auto" if config.run.precision == "bf16" else config.run.precision
+    trunk.precision = pick_precision(wanted, pick_device(device))
     network = Network(trunk, method.heads(trunk.width))
     try:
         network.load_state(tensors)
@@ -111,9 +114,10 @@ Use it: `debgcd predict RUN PATH -o out.csv`, or in Python `debgcd.Discoverer.lo
 
 def views_label(config: Config) -> str:
     """How the run saw its images; every table of results says this."""
+    decode = f", decode {config.views.decode}"
     if config.views.bank != "on":
-        return "views: fresh"
+        return f"views: fresh{decode}"
     if not config.views.bank_views:
-        return "views: centre crop"
+        return f"views: centre crop{decode}"
     share = f", {100 * config.views.fresh:g} % fresh" if config.views.fresh else ""
-    return f"views: bank {config.views.bank_views}{share}"
+    return f"views: bank {config.views.bank_views}{share}{decode}"

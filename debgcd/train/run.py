@@ -56,7 +56,11 @@ class Run:
     @property
     def digest(self) -> str:
         """A hash of all that a result depends on, to notice an edited config.yaml or manifest.csv; truth is not in it."""
-        settings = {name: value for name, value in configuration.to_dict(self.config).items() if name != "run"}
+        settings = configuration.to_dict(self.config)
+        how = settings.pop("run")
+        settings["precision"] = how["precision"]
+        if self.config.model_kept == "best-old":
+            settings["eval_every"] = how["eval_every"]  # which epochs are candidates
         rows = [[str(path) for path in self.manifest.paths], self.manifest.labels, self.manifest.splits]
         return hashlib.sha256(json.dumps([settings, rows]).encode()).hexdigest()
 

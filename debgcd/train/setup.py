@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -58,7 +58,7 @@ def open_tokens(config: Config, manifest: Manifest, backbone: Backbone, cache: P
     images = from_files(paths, config.views)
     if config.run.image_cache == "on":
         with progress("decoding images") as report:
-            opener = open_image_cache(paths, config.views.resize, cache, workers(config), report)
+            opener = open_image_cache(paths, config.views, cache, workers(config), report)
         images = Images(opener, config.views.size)
     fresh = FreshTokens(backbone, images, config.seed, workers(config))
     if config.views.bank != "on":
@@ -69,6 +69,17 @@ def open_tokens(config: Config, manifest: Manifest, backbone: Backbone, cache: P
         array = open_bank(backbone, tuned, paths, config.views, cache, workers(config), report)
     bank = BankTokens(array, config.seed, device)
     return MixedTokens(bank, fresh, config.views.fresh, config.seed) if config.views.fresh else bank
+
+
+def centre_tokens(config: Config, manifest: Manifest, backbone: Backbone, cache: Path) -> Tokens:
+    """Tokens of the training images' centre crops, for a look at each: from the bank if it is there, never building one."""
+    once = replace(config, run=replace(config.run, image_cache="off"))  # decoding is less work than keeping the pixels
+    paths, tuned = training_paths(manifest), config.backbone.tuned_blocks
+    assert tuned is not None
+    backbone.to(pick_device(config.run.device))
+    if config.views.bank == "on" and not has_bank(backbone, tuned, paths, config.views, cache):
+        once = replace(once, views=replace(once.views, bank="off"))
+    return open_tokens(once, manifest, backbone, cache)
 
 
 def fresh_tokens(config: Config, manifest: Manifest, backbone: Backbone, rows: NDArray[np.int64]) -> FreshTokens:

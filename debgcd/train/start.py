@@ -12,6 +12,7 @@ import torch
 from torch.utils import deterministic
 
 from debgcd.config import Config
+from debgcd.data.contents import forget_contents
 from debgcd.data.image_cache import decide_image_cache
 from debgcd.data.manifest import Manifest, lost_classes, require_trainable, scan, write_skipped
 from debgcd.errors import DataError, DebgcdError, UsageError
@@ -19,7 +20,7 @@ from debgcd.files import lock
 from debgcd.methods import METHODS, require_method
 from debgcd.model.backbone import Backbone
 from debgcd.model.load import load_backbone, load_default
-from debgcd.model.precision import pick_device
+from debgcd.model.precision import gains_from_bf16, pick_device, pick_precision
 from debgcd.progress import progress, say
 from debgcd.train.finish import evaluate, unlabelled, write_evaluation
 from debgcd.train.how_many import decide_k
@@ -27,7 +28,7 @@ from debgcd.train.loop import length, train
 from debgcd.train.model_folder import load_model
 from debgcd.train.run import Run, open_run, test_rows, training_labels, training_paths, training_rows
 from debgcd.train.run import create as create_run
-from debgcd.train.setup import Setup, decide_bank, open_tokens, prepare
+from debgcd.train.setup import Setup, centre_tokens, decide_bank, open_tokens, prepare
 from debgcd.train.watch import has_truth
 
 FEW_IMAGES = 5000  # 200 epochs of the paper are too few steps below this
@@ -38,9 +39,14 @@ def cache_folder(given: str | os.PathLike[str] | None) -> Path:
     return Path(given or os.environ.get("DEBGCD_CACHE") or Path.home() / ".cache" / "debgcd")
 
 
-def begin(manifest: Manifest, config: Config, folder: Path) -> Run:
-    """Decide what is open, write the run directory (new, see `require_new`), train to the end."""
+def begin(manifest: Manifest, config: Config, folder: Path, verify: bool = False) -> Run:
+    """Decide what is open, write the run directory (new, see `require_new`), train to the end.
+
+    verify: read every image for the cache's key, also those whose size, time and inode say that they are as they were.
+    """
     require_ready(manifest, config)
+    if verify:
+        forget_contents(training_paths(manifest), cache_folder(config.run.cache))
     listed = manifest
     with progress("reading images") as report:
         manifest = scan(manifest, config.run.workers, report)
@@ -62,11 +68,13 @@ def require_ready(manifest: Manifest, config: Config) -> None:
     require_trainable(manifest, config.k)
 
 
-def resume(folder: Path) -> Run:
-    """Go on where the run stands; a finished run stays as it is."""
+def resume(folder: Path, verify: bool = False) -> Run:
+    """Go on where the run stands; a finished run stays as it is. verify: as for `begin`."""
     run = open_run(folder)
     if run.finished:
         return run
+    if verify:
+        forget_contents(training_paths(run.manifest), cache_folder(run.config.run.cache))
     return _to_the_end(run, _backbone(run))
 
 
@@ -77,15 +85,10 @@ def measure(folder: Path) -> dict[str, object]:
         raise UsageError(f"the run in {folder} has not finished; first: debgcd resume {folder}")
     cache = cache_folder(run.config.run.cache)
     model = load_model(run.model, backbone=None, cache=cache, device=run.config.run.device)
-    tokens = open_tokens(once(run.config), run.manifest, model.network.backbone, cache)
+    tokens = centre_tokens(run.config, run.manifest, model.network.backbone, cache)
     known, label = len(run.manifest.classes), training_labels(run.manifest)
     setup = Setup(model.network, model.method, tokens, label, known, training_paths(run.manifest))
     return write_evaluation(run, evaluate(run, setup, unlabelled(setup)), len(model.categories))
-
-
-def once(config: Config) -> Config:
-    """For a look at each image: decoding it is less work than keeping its pixels."""
-    return replace(config, run=replace(config.run, image_cache="off"))
 
 
 def choose_preset(manifest: Manifest) -> str:
@@ -122,6 +125,10 @@ def decide(config: Config, manifest: Manifest) -> tuple[Config, Backbone]:
         backbone = load_backbone(
             name, tuned_blocks=tuned, image_size=config.views.size, revision=wanted.revision, cache=cache
         )
+    precision = pick_precision(config.run.precision, pick_device(config.run.device))
+    backbone.precision = precision
+    if precision == "bf16" and not gains_from_bf16(pick_device(config.run.device)):
+        say("precision: bf16, which this device emulates slowly (fp32 with --set run.precision=fp32)")
     identity = backbone.identity
     chosen = replace(wanted, name=identity.name, revision=identity.revision, sha256=identity.sha256, tuned_blocks=tuned)
     if config.model_kept == "best-old" and not has_truth(manifest.select(test_rows(manifest))):
@@ -136,7 +143,7 @@ def decide(config: Config, manifest: Manifest) -> tuple[Config, Backbone]:
     draws = long.steps * long.batch / len(paths) * (views.fresh if bank else 1.0)
     keep = decide_image_cache(config.run.image_cache, len(paths), views.resize, draws, cache)
     views = replace(views, bank="on" if bank else "off")
-    how = replace(config.run, image_cache="on" if keep else "off")
+    how = replace(config.run, image_cache="on" if keep else "off", precision=precision)
     return replace(config, backbone=chosen, views=views, run=how), backbone
 
 
@@ -155,6 +162,8 @@ def _backbone(run: Run) -> Backbone:
             f"the weights of {wanted.name} are not those the run in {run.folder} began with (their sha256 differs); "
             "put the original ones back"
         )
+    assert run.config.run.precision != "auto"
+    backbone.precision = run.config.run.precision
     return backbone
 
 

@@ -9,6 +9,7 @@ import pickle
 import shutil
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,16 +46,16 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Which files were decoded by this process."""
     original, found = loader.decode, []
 
-    def decode(path: Path, short_side: int | None = None) -> np.ndarray:
+    def decode(path: Path, short_side: int | None = None, upright: bool = True) -> np.ndarray:
         found.append(path)
-        return original(path, short_side)
+        return original(path, short_side, upright)
 
     monkeypatch.setattr(loader, "decode", decode)
     return found
 
 
 def kept(paths: list[Path], cache: Path, workers: int = 0, resize: int = 20) -> Opener:
-    return open_image_cache(paths, resize, cache, workers, lambda done, total, note="": None)
+    return open_image_cache(paths, replace(VIEWS, resize=resize), cache, workers, lambda done, total, note="": None)
 
 
 def stores(cache: Path) -> set[str]:
@@ -74,7 +75,7 @@ def test_views_are_the_same_as_without_it(paths: list[Path], tmp_path: Path, wor
 
 
 def test_whole_images_too(paths: list[Path], tmp_path: Path) -> None:
-    opener, files = kept(paths, tmp_path / "cache"), loader.Files(paths, 20)
+    opener, files = kept(paths, tmp_path / "cache"), loader.Files(paths, VIEWS)
     for number in range(len(paths)):
         assert torch.equal(opener(number), files(number))
 
@@ -134,8 +135,8 @@ def test_wrong_pixels_under_the_right_name(
 def test_a_file_that_vanishes_is_named(
     paths: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
-    def read_and_lose(given: list[Path]) -> Contents:
-        contents = original(given)
+    def read_and_lose(given: list[Path], cache: Path) -> Contents:
+        contents = original(given, cache)
         paths[3].unlink()
         return contents
 
@@ -151,8 +152,8 @@ def test_a_file_that_vanishes_is_named(
 def test_an_image_that_changes_while_it_is_read(
     paths: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def read_and_change(given: list[Path]) -> Contents:
-        contents = original(given)
+    def read_and_change(given: list[Path], cache: Path) -> Contents:
+        contents = original(given, cache)
         Image.new("RGB", (30, 40), "red").save(paths[3])
         return contents
 
@@ -183,7 +184,7 @@ def test_killed_while_images_are_decoded(
             os.kill(os.getpid(), signal.SIGKILL)
 
     process = multiprocessing.get_context("fork").Process(
-        target=open_image_cache, args=(paths, 20, tmp_path / "cache", workers, report)
+        target=open_image_cache, args=(paths, VIEWS, tmp_path / "cache", workers, report)
     )
     process.start()
     process.join(60)

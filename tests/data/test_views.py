@@ -98,6 +98,16 @@ def test_half_of_the_views_are_flipped_and_only_from_left_to_right() -> None:
     assert abs(flipped / count - 1 / 2) < 5 * (1 / 4 / count) ** 0.5
 
 
+@pytest.mark.parametrize(
+    ("n", "begins"), [(224, 0), (225, 0), (227, 2), (229, 2), (231, 4), (256, 16), (341, 58), (343, 60), (384, 80)]
+)
+def test_the_centre_crop_begins_where_torchvisions_does(n: int, begins: int) -> None:
+    """int(round((n - size) / 2)) with Python's round, to the even number: by hand for sizes that images have."""
+    row = torch.arange(n, dtype=torch.int16).expand(3, 224, n)
+    assert int(cut_view(row, CENTRE[0], 224)[0, 0, 0]) == begins
+    assert int(cut_view(row.transpose(1, 2), CENTRE[0], 224)[0, 0, 0]) == begins
+
+
 @pytest.mark.parametrize(("height", "width"), [(10, 10), (11, 10), (12, 15), (10, 31), (256, 340)])
 def test_the_centre_crop_is_the_middle_and_never_flipped(height: int, width: int) -> None:
     image = torch.arange(height * width, dtype=torch.float32).view(1, height, width).expand(3, -1, -1)

@@ -15,6 +15,7 @@ from debgcd.methods.protocol import Batch, Method
 from debgcd.model.backbone import Backbone, Identity
 from debgcd.model.heads import reset_heads
 from debgcd.model.network import Network, Output
+from debgcd.schedules import Progress
 
 K, KNOWN, WIDTH, TOKENS = 5, 3, 8, 10
 
@@ -78,3 +79,8 @@ def random_labels(images: int, seed: int = 0) -> Tensor:
     """Half of them labelled."""
     label = torch.randint(KNOWN, (images,), generator=torch.Generator().manual_seed(seed))
     return torch.where(torch.arange(images) % 2 == 0, label, -1)
+
+
+def at(share: float) -> Progress:
+    """This far into a run."""
+    return Progress(round(2000 * share), 2000, 10)

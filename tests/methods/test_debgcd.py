@@ -8,7 +8,7 @@ from typing import Any
 import oracles
 import pytest
 import torch
-from little import KNOWN, TOKENS, WIDTH, K, batch, config, made, random_labels, random_output
+from little import KNOWN, TOKENS, WIDTH, K, at, batch, config, made, random_labels, random_output
 from torch import Tensor
 
 from debgcd import losses
@@ -18,7 +18,8 @@ from debgcd.methods import create
 from debgcd.methods.debgcd import quantile_by_category
 from debgcd.methods.protocol import Loss
 from debgcd.model.network import Network, Output
-from debgcd.train.loop import Length, set_learning_rate, sgd
+from debgcd.schedules import Progress
+from debgcd.train.loop import set_learning_rate, sgd
 
 ABLATIONS = {
     1: {"debiased": False, "auxiliary": False, "detector": False, "guidance": False},
@@ -86,7 +87,7 @@ def test_the_total_is_the_weighted_sum_of_the_slow_forms(row: int, progress: flo
     chosen = config(ablation=ABLATIONS[row])
     for seed in range(3):
         output, label = random_output(12, seed), random_labels(12, seed)
-        loss = create(chosen, KNOWN).loss(asked(output, chosen), batch(label), progress)
+        loss = create(chosen, KNOWN).loss(asked(output, chosen), batch(label), at(progress))
         expected = expected_total(output, label.tolist(), progress, row)
         assert loss.total.item() == pytest.approx(expected, rel=1e-10)
 
@@ -94,7 +95,7 @@ def test_the_total_is_the_weighted_sum_of_the_slow_forms(row: int, progress: flo
 @pytest.mark.parametrize("progress", [0.05, 0.7])
 def test_the_total_of_the_public_code(progress: float) -> None:
     output, label = random_output(12), random_labels(12)
-    loss = create(config("released"), KNOWN).loss(output, batch(label), progress)
+    loss = create(config("released"), KNOWN).loss(output, batch(label), at(progress))
     assert loss.total.item() == pytest.approx(
         expected_total(output, label.tolist(), progress, row=6, released=True), rel=1e-10
     )
@@ -110,8 +111,8 @@ def test_the_total_of_the_public_code(progress: float) -> None:
 )
 def test_the_rows_of_the_loss_table_leave_out_their_part(switches: dict[str, bool], terms: list[str]) -> None:
     output, label = random_output(12), random_labels(12)
-    without = create(config(debiased={"weight": 0.0}), KNOWN).loss(output, batch(label), 0.5)
-    loss = create(config(ablation=switches), KNOWN).loss(output, batch(label), 0.5)
+    without = create(config(debiased={"weight": 0.0}), KNOWN).loss(output, batch(label), at(0.5))
+    loss = create(config(ablation=switches), KNOWN).loss(output, batch(label), at(0.5))
     rest = sum(loss.terms[name].item() for name in terms)
     assert rest > 0
     assert loss.total.item() == pytest.approx(without.total.item() + rest, rel=1e-10)
@@ -121,7 +122,7 @@ def test_weights_scale_their_part() -> None:
     output, label = random_output(12), random_labels(12)
 
     def total(**values: Any) -> float:
-        return create(config(**values), KNOWN).loss(output, batch(label), 0.5).total.item()
+        return create(config(**values), KNOWN).loss(output, batch(label), at(0.5)).total.item()
 
     base = total(detector={"weight": 0.0}, debiased={"weight": 0.0})
     for name in ("detector", "debiased"):
@@ -137,7 +138,7 @@ def test_the_debiased_loss_teaches_neither_gcd_classifier_nor_detector() -> None
 
     def gradients(row: int) -> dict[str, Tensor]:
         output, chosen = random_output(12), config(ablation=ABLATIONS[row])
-        create(chosen, KNOWN).loss(asked(output, chosen), batch(random_labels(12)), 0.5).total.backward()
+        create(chosen, KNOWN).loss(asked(output, chosen), batch(random_labels(12)), at(0.5)).total.backward()
         return {name: getattr(output, name).grad for name in ("logits", "detector", "debiased", "projection")}
 
     without, guided = gradients(4), gradients(6)
@@ -155,7 +156,7 @@ def test_the_detectors_loss_reaches_the_tail() -> None:
     for weight in (1.0, 0.0):
         method = create(config(detector={"weight": weight}, ablation=ABLATIONS[4]), KNOWN)
         network.zero_grad()
-        method.loss(network.from_tokens(tokens, set(network.heads)), batch(label), 0.5).total.backward()
+        method.loss(network.from_tokens(tokens, set(network.heads)), batch(label), at(0.5)).total.backward()
         gradients.append(network.backbone.tuned[0].weight.grad.clone())
     assert not torch.allclose(*gradients)
 
@@ -167,7 +168,7 @@ def test_the_detectors_loss_stays_out_of_the_tail_if_it_is_told_to() -> None:
     for weight in (1.0, 0.0):
         chosen = config(detector={"weight": weight, "tunes_tail": False}, ablation=ABLATIONS[4])
         network, method = made(chosen)
-        method.loss(network.from_tokens(tokens, set(network.heads)), batch(label), 0.5).total.backward()
+        method.loss(network.from_tokens(tokens, set(network.heads)), batch(label), at(0.5)).total.backward()
         tails.append(network.backbone.tuned[0].weight.grad.clone())
         heads.append(network.heads["detector"].prototypes.weight.grad.abs().sum())
     assert torch.equal(*tails)
@@ -181,7 +182,7 @@ def test_the_unlabelled_term_of_the_detector_is_added_with_its_weight(weight: fl
 
     def total(unlabelled: float) -> float:
         chosen = config(detector={"weight": 0.3, "unlabelled_weight": unlabelled})
-        return create(chosen, KNOWN).loss(output, batch(label), 0.5).total.item()
+        return create(chosen, KNOWN).loss(output, batch(label), at(0.5)).total.item()
 
     assert total(weight) - total(0.0) == pytest.approx(0.3 * weight * oracles.one_vs_all_unlabelled(free), rel=1e-9)
 
@@ -192,7 +193,7 @@ def test_hard_labels_may_come_from_the_detectors_side() -> None:
     s = losses.novelty(output.detector.detach())
     chosen = {"threshold": 0.0, "on_side": True}
     for row in (5, 6):
-        loss = create(config(debiased=chosen, ablation=ABLATIONS[row]), KNOWN).loss(output, batch(label), 0.5)
+        loss = create(config(debiased=chosen, ablation=ABLATIONS[row]), KNOWN).loss(output, batch(label), at(0.5))
         expected = output.logits.argmax(1)
         if row == 6:  # with guidance; without, the detector has no say
             pairs = zip(output.logits.tolist(), s.tolist(), strict=True)
@@ -220,7 +221,7 @@ def test_the_debiased_loss_of_the_preset_small() -> None:
         for i in rows[: int(0.5 * len(rows) + 0.5)]:
             expected -= abs(2 * s[i] - 1) * oracles.log_softmax(output.debiased[free[i]].tolist(), 0.1)[category]
     chosen = {"utilisation": [[0, 0.5]], "balanced": True, "on_side": True}
-    loss = create(config(debiased=chosen), KNOWN).loss(output, batch(label), 0.5)
+    loss = create(config(debiased=chosen), KNOWN).loss(output, batch(label), at(0.5))
     assert loss.terms["debiased_unlabelled"].item() == pytest.approx(expected / len(free), rel=1e-9)
 
 
@@ -260,7 +261,9 @@ def test_the_detector_alone_is_its_weighted_loss_and_nothing_else(preset: str) -
         expected = oracles.one_vs_all_labelled(labelled, [y for y in both if y >= 0])
         entropy = oracles.one_vs_all_entropy(free)
         expected += 0.1 * entropy / KNOWN + oracles.one_vs_all_consistency(free) if preset == "released" else entropy
-        loss = create(config(preset, ablation=ALONE, detector={"weight": 0.3}), KNOWN).loss(output, batch(label), 0.5)
+        loss = create(config(preset, ablation=ALONE, detector={"weight": 0.3}), KNOWN).loss(
+            output, batch(label), at(0.5)
+        )
         loss.total.backward()
         assert loss.total.item() == pytest.approx(0.3 * expected, rel=1e-10)
         assert output.detector.grad.abs().sum() > 0
@@ -305,13 +308,14 @@ def test_categories_of_the_detector_alone_are_clusters_of_the_tuned_features() -
 def trained(chosen: Config, steps: int = 6) -> tuple[Network, list[float]]:
     """A few steps with the program's own optimiser."""
     network, method = made(chosen)
-    optimiser, long = sgd(network, chosen.schedule), Length(8, 2, steps)
+    optimiser = sgd(network, chosen.schedule)
     totals = []
     for step in range(steps):
-        set_learning_rate(optimiser, chosen.schedule, long, step)
+        here = Progress(step, steps, 2)
+        set_learning_rate(optimiser, chosen.schedule, 8, here)
         tokens = torch.randn(16, TOKENS, generator=torch.Generator().manual_seed(100 + step))
         output = network.from_tokens(tokens, network.learning)
-        loss = method.loss(output, batch(random_labels(8, step)), step / steps)
+        loss = method.loss(output, batch(random_labels(8, step)), here)
         optimiser.zero_grad()
         loss.total.backward()
         optimiser.step()
@@ -343,7 +347,7 @@ def test_without_its_two_losses_debgcd_is_simgcd_bit_for_bit() -> None:
 
 
 def used(chosen: Config, output: Output, label: Tensor, progress: float = 0.5) -> Tensor:
-    hard_label = create(chosen, KNOWN).loss(asked(output, chosen), batch(label), progress).hard_label
+    hard_label = create(chosen, KNOWN).loss(asked(output, chosen), batch(label), at(progress)).hard_label
     assert hard_label is not None and hard_label.shape == (len(output.logits),)
     taught = hard_label >= 0
     assert torch.equal(hard_label[taught], output.logits.argmax(1)[taught])
@@ -407,9 +411,9 @@ def test_rows_of_one_category_that_are_equally_sure_pass_together(share: float, 
 
 def test_a_utilisation_curve_replaces_the_threshold_in_the_loss_too() -> None:
     output, label = random_output(30), random_labels(30)
-    shut = create(config(debiased={"utilisation": [[0, 0]]}), KNOWN).loss(output, batch(label), 0.5)
+    shut = create(config(debiased={"utilisation": [[0, 0]]}), KNOWN).loss(output, batch(label), at(0.5))
     assert shut.terms["debiased_unlabelled"].item() == 0
-    half = create(config(debiased={"utilisation": [[0, 0.5]]}), KNOWN).loss(output, batch(label), 0.5)
+    half = create(config(debiased={"utilisation": [[0, 0.5]]}), KNOWN).loss(output, batch(label), at(0.5))
     assert half.terms["debiased_unlabelled"].item() > 0
 
 
@@ -427,7 +431,7 @@ def test_batches_of_one_kind_are_finite(preset: str, kind: str) -> None:
     }[kind]
     network, method = made(config(preset))
     tokens = torch.randn(2 * len(label), TOKENS, generator=torch.Generator().manual_seed(0))
-    loss: Loss = method.loss(network.from_tokens(tokens, set(network.heads)), batch(label), 0.5)
+    loss: Loss = method.loss(network.from_tokens(tokens, set(network.heads)), batch(label), at(0.5))
     loss.total.backward()
     assert loss.total.isfinite()
     for name, parameter in [*network.heads.named_parameters(), *network.backbone.tuned.named_parameters()]:

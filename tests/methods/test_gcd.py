@@ -5,12 +5,13 @@ from __future__ import annotations
 import oracles
 import pytest
 import torch
-from little import KNOWN, TOKENS, WIDTH, K, batch, config, made, random_labels, random_output
+from little import KNOWN, TOKENS, WIDTH, K, at, batch, config, made, random_labels, random_output
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from debgcd.losses import novelty
 from debgcd.methods import create
+from debgcd.model.heads import PrototypeProjection
 from debgcd.model.network import Network
 
 CLUSTERING = ["sskmeans", "gcd"]
@@ -37,7 +38,7 @@ def test_the_loss_of_gcd_is_the_contrastive_one_alone() -> None:
     """0.65 · InfoNCE at temperature 1 over all rows + 0.35 · supervised contrast at 0.07 over the labelled ones."""
     for seed in range(3):
         output, label = random_output(12, seed), random_labels(12, seed)
-        loss = create(config(method="gcd"), KNOWN).loss(output, batch(label), 0.5)
+        loss = create(config(method="gcd"), KNOWN).loss(output, batch(label), at(0.5))
         labelled = [i for i, y in enumerate(label.tolist() * 2) if y >= 0]
         z = output.projection.tolist()
         expected = 0.65 * oracles.info_nce(z, 1.0)
@@ -46,14 +47,14 @@ def test_the_loss_of_gcd_is_the_contrastive_one_alone() -> None:
         )
         assert loss.total.item() == pytest.approx(expected, rel=1e-10)
         assert set(loss.terms) == {"info_nce", "supervised_contrastive"} and loss.hard_label is None
-        simgcd = create(config(method="simgcd"), KNOWN).loss(output, batch(label), 0.5)
+        simgcd = create(config(method="simgcd"), KNOWN).loss(output, batch(label), at(0.5))
         assert all(simgcd.terms[name].item() == term.item() for name, term in loss.terms.items())
 
 
 def test_the_settings_of_gcds_loss() -> None:
     output, label = random_output(12), random_labels(12)
     chosen = {"supervised_weight": 0.0, "unlabelled_temperature": 0.3}
-    loss = create(config(method="gcd", gcd=chosen), KNOWN).loss(output, batch(label), 0.5)
+    loss = create(config(method="gcd", gcd=chosen), KNOWN).loss(output, batch(label), at(0.5))
     assert loss.total.item() == pytest.approx(oracles.info_nce(output.projection.tolist(), 0.3), rel=1e-10)
 
 
@@ -62,9 +63,24 @@ def test_batches_of_one_kind_reach_the_tail(label: list[int]) -> None:
     network, method = made(config(method="gcd"))
     tokens = torch.randn(2 * len(label), TOKENS, generator=torch.Generator().manual_seed(0))
     output = network.from_tokens(tokens, network.learning)
-    method.loss(output, batch(torch.tensor(label)), 0.5).total.backward()
+    method.loss(output, batch(torch.tensor(label)), at(0.5)).total.backward()
     for name, parameter in [*network.heads.named_parameters(), *network.backbone.tuned.named_parameters()]:
         assert parameter.grad is not None and parameter.grad.isfinite().all(), name
+
+
+def test_the_head_of_the_public_code_contrasts_cosines_to_many_prototypes() -> None:
+    """DINO's head: an MLP, unit length, cosines to prototypes of unit length, and the vector of these at unit length."""
+    head = PrototypeProjection(width=6, hidden=5, inner=4, depth=3, prototypes=9).double()
+    head.reset(torch.Generator().manual_seed(0))
+    x = torch.randn(3, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    rows = x
+    for i, layer in enumerate(head.projection.layers):
+        rows = torch.stack([layer.weight @ (torch.nn.functional.gelu(row) if i else row) + layer.bias for row in rows])
+    for found, row in zip(head(x), rows, strict=True):
+        cosines = torch.stack([row @ w / (row.norm() * w.norm()) for w in head.prototypes.weight])
+        assert torch.allclose(found, cosines / cosines.norm(), atol=1e-12)
+    made = create(config("paper", method="gcd", heads={"projection_prototypes": 65536}), KNOWN).heads(WIDTH)
+    assert made["projection"].prototypes.weight.shape == (65536, 256)
 
 
 def test_what_learns_and_what_is_settled() -> None:
@@ -74,7 +90,7 @@ def test_what_learns_and_what_is_settled() -> None:
         assert network.learning == learning
         assert method.trains == bool(learning)
     with pytest.raises(TypeError, match="nothing to train"):
-        create(config(method="sskmeans"), KNOWN).loss(random_output(2), batch(random_labels(2)), 0.0)
+        create(config(method="sskmeans"), KNOWN).loss(random_output(2), batch(random_labels(2)), at(0.0))
 
 
 @pytest.mark.parametrize("seed", range(3))

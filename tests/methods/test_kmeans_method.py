@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 import torch
-from little import KNOWN, WIDTH, K, batch, config, made, random_labels, random_output
+from little import KNOWN, WIDTH, K, at, batch, config, made, random_labels, random_output
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
@@ -91,7 +91,7 @@ def test_there_is_nothing_to_train_and_no_novelty() -> None:
     assert not list(network.heads.parameters())
     assert not method.trains
     with pytest.raises(TypeError, match="nothing to train"):
-        method.loss(random_output(2), batch(random_labels(2)), 0.0)
+        method.loss(random_output(2), batch(random_labels(2)), at(0.0))
 
 
 def test_probabilities_add_up_and_the_nearest_is_the_largest() -> None:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
-from little import KNOWN, WIDTH, K, batch, config, made, random_labels, random_output
+from little import KNOWN, WIDTH, K, at, batch, config, made, random_labels, random_output
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from debgcd import schedules
 from debgcd.methods import METHODS, create
+from debgcd.schedules import Progress
 
 
 def temperature(progress: float, **gcd: object) -> float:
     method = create(config(method="simgcd", gcd=gcd), KNOWN)
-    return float(method.loss(random_output(4), batch(random_labels(4)), progress).terms["teacher_temperature"])
+    return float(method.loss(random_output(4), batch(random_labels(4)), at(progress)).terms["teacher_temperature"])
 
 
 def test_the_teachers_temperature_is_the_papers() -> None:
@@ -33,6 +35,17 @@ def test_the_teachers_temperature_is_the_papers() -> None:
 def test_the_teachers_temperature_of_the_public_code_is_a_line() -> None:
     assert temperature(0.0375, teacher_shape="linear") == pytest.approx(0.0625)
     assert temperature(0.15, teacher_shape="linear") == temperature(0.9, teacher_shape="linear") == pytest.approx(0.04)
+
+
+def test_by_epoch_the_teachers_temperature_is_a_linspace_over_thirty_epochs() -> None:
+    """The public code: np.linspace(.07, .04, 30), then .04, so that .04 is reached at epoch index 29."""
+    method = create(config(method="simgcd", gcd={"teacher_shape": "linear"}), KNOWN)
+    expected = np.concatenate([np.linspace(0.07, 0.04, 30), np.full(170, 0.04)])
+    for epoch in [*range(35), 199]:
+        for step in (0, 45):
+            here = Progress(46 * epoch + step, 46 * 200, 46, "epoch")
+            loss = method.loss(random_output(4), batch(random_labels(4)), here)
+            assert loss.terms["teacher_temperature"] == pytest.approx(expected[epoch], abs=1e-15)
 
 
 def test_without_a_warm_up_the_teacher_begins_at_the_end() -> None:

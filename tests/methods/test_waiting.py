@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves
 from debgcd.data.manifest import Manifest
 from debgcd.data.sampler import Draws
 from debgcd.methods import Batch
+from debgcd.schedules import Progress
 from debgcd.train import loop
 from debgcd.train.run import Run
 from debgcd.train.setup import Setup
@@ -120,7 +121,7 @@ def test_a_batch_names_the_rows_of_both_views(label: list[int]) -> None:
 def test_what_is_read_in_one_transfer_is_what_was_computed() -> None:
     network, method = made(config("small", debiased={"consistency": False}))
     tokens = torch.randn(2 * len(LABEL), TOKENS, generator=torch.Generator().manual_seed(0))
-    loss = method.loss(network.from_tokens(tokens, network.learning), Batch.of(LABEL), 1.0)
+    loss = method.loss(network.from_tokens(tokens, network.learning), Batch.of(LABEL), Progress(9, 10, 1))
     loss.total.backward()
     values, hard_label = loop.observe(loss, network)
     squares = [p.grad.double().square().sum() for p in network.parameters() if p.grad is not None]

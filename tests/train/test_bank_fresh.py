@@ -113,19 +113,22 @@ def test_all_fresh_is_as_without_a_bank(train: Train, shared_csv: Path, tmp_path
     off = run("off")
     assert run("all", "--bank", "on", views__fresh=1.0) == off
     assert not (tmp_path / "cache-all" / "banks").exists()
-    assert json.loads((tmp_path / "all" / "evaluation.json").read_text())["views"] == "views: fresh"
+    assert json.loads((tmp_path / "all" / "evaluation.json").read_text())["views"] == "views: fresh, decode fast"
     half, none = run("half", "--bank", "on", views__fresh=0.5), run("none", "--bank", "on")
     assert len({off, half, none}) == 3
-    assert json.loads((tmp_path / "half" / "evaluation.json").read_text())["views"] == "views: bank 3, 50 % fresh"
+    assert (
+        json.loads((tmp_path / "half" / "evaluation.json").read_text())["views"]
+        == "views: bank 3, 50 % fresh, decode fast"
+    )
 
 
 @pytest.mark.parametrize(
     ("bank", "fresh", "label"),
     [
-        ("off", 0.0, "views: fresh"),
-        ("on", 0.0, "views: bank 8"),
-        ("on", 0.25, "views: bank 8, 25 % fresh"),
-        ("on", 0.125, "views: bank 8, 12.5 % fresh"),
+        ("off", 0.0, "views: fresh, decode exact"),
+        ("on", 0.0, "views: bank 8, decode exact"),
+        ("on", 0.25, "views: bank 8, 25 % fresh, decode exact"),
+        ("on", 0.125, "views: bank 8, 12.5 % fresh, decode exact"),
     ],
 )
 def test_results_say_how_images_were_seen(bank: Any, fresh: float, label: str) -> None:

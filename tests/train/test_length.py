@@ -21,6 +21,7 @@ from debgcd.methods import Batch, create
 from debgcd.model.backbone import Backbone, Identity
 from debgcd.model.heads import reset_heads
 from debgcd.model.network import Network
+from debgcd.schedules import Progress
 from debgcd.train import loop
 from debgcd.train.loop import Length, length, set_learning_rate, sgd
 from debgcd.train.setup import Setup
@@ -72,16 +73,35 @@ def test_epochs_replace_the_steps_of_a_preset(command: Train, shared_folder: Pat
 def test_the_learning_rate_is_a_cosine_to_its_end_share() -> None:
     schedule = ScheduleConfig(lr=0.1, lr_end=0.001, tail_lr=0.25, batch=64)
     network = tiny_network("debgcd")
-    optimiser, long = sgd(network, schedule), Length(64, 10, 200)
+    optimiser = sgd(network, schedule)
     top = 0.1 * 64 / 128
     rates = []
     for step in range(200):
-        rate = set_learning_rate(optimiser, schedule, long, step)
+        rate = set_learning_rate(optimiser, schedule, 64, Progress(step, 200, 10))
         expected = top * 0.001 + (top - top * 0.001) * (1 + math.cos(math.pi * step / 200)) / 2
         assert rate == pytest.approx(expected, rel=1e-12)
         rates.append(rate)
     assert rates[0] == pytest.approx(top) and rates == sorted(rates, reverse=True)
-    assert set_learning_rate(optimiser, schedule, long, 200) == pytest.approx(top * 0.001)
+    assert set_learning_rate(optimiser, schedule, 64, Progress(200, 200, 10)) == pytest.approx(top * 0.001)
+
+
+def test_by_epoch_the_rate_is_that_of_torchs_scheduler_stepped_once_per_epoch() -> None:
+    """What the public code does: CosineAnnealingLR(T_max=epochs, eta_min=lr * 1e-3)."""
+    schedule = ScheduleConfig(by="epoch", lr=0.1, lr_end=0.001, batch=128)
+    optimiser = sgd(tiny_network("debgcd"), schedule)
+    theirs = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(theirs, T_max=200, eta_min=0.1 * 1e-3)
+    for epoch in range(200):
+        for step in range(3):
+            ours = set_learning_rate(optimiser, schedule, 128, Progress(3 * epoch + step, 600, 3, "epoch"))
+            assert ours == pytest.approx(theirs.param_groups[0]["lr"], rel=1e-9)
+        theirs.step()
+        scheduler.step()
+
+
+def test_an_epoch_that_is_cut_short_counts_as_one() -> None:
+    assert [Progress(step, 7, 3, "epoch").epoch for step in range(7)] == [0, 0, 0, 1, 1, 1, 2]
+    assert Progress(6, 7, 3, "epoch").share == 2 / 3 and Progress(6, 7, 3).share == 6 / 7
 
 
 def test_the_learning_rate_follows_the_real_batch(train: Train, shared_folder: Path, tmp_path: Path) -> None:
@@ -97,7 +117,7 @@ def test_groups_of_the_optimiser() -> None:
     schedule = ScheduleConfig(weight_decay=0.01, tail_lr=0.1, lr=1.28, momentum=0.7)
     network = tiny_network("debgcd")
     optimiser = sgd(network, schedule)
-    set_learning_rate(optimiser, schedule, Length(100, 1, 10), 0)
+    set_learning_rate(optimiser, schedule, 100, Progress(0, 10, 1))
     tail = {id(parameter) for parameter in network.backbone.tuned.parameters()}
     heads = {id(parameter) for parameter in network.heads.parameters()}
     found = set()
@@ -108,6 +128,8 @@ def test_groups_of_the_optimiser() -> None:
             assert group["lr"] == pytest.approx(0.1 if id(parameter) in tail else 1.0)
             assert group["momentum"] == 0.7
     assert found == tail | heads
+    everywhere = sgd(network, replace(schedule, decay_all=True))  # as GCD's public code: one group for all
+    assert {group["weight_decay"] for group in everywhere.param_groups} == {0.01}
     assert {parameter.ndim for parameter in network.heads.parameters()} == {1, 2}
 
 
@@ -162,7 +184,7 @@ def test_a_batch_of_one_kind_gives_finite_gradients(
     found = created(method, preset).loss(
         network.from_tokens(torch.randn(8, 6, generator=torch.Generator().manual_seed(1)), set(network.heads)),
         Batch.of(np.array(label)),
-        progress,
+        Progress(round(10 * progress), 10, 1),
     )
     found.total.backward()
     assert found.total.isfinite()

@@ -300,6 +300,30 @@ def test_a_checkpoint_of_another_configuration(
     assert said.code == 3 and "config.yaml or manifest.csv is not what it was" in said.complaint
 
 
+@pytest.mark.parametrize(
+    ("kept", "edit", "refused"),
+    [
+        ("best-old", ("eval_every: 1", "eval_every: 2"), True),  # which epochs are candidates
+        ("last", ("eval_every: 1", "eval_every: 2"), False),
+        ("last", ("precision: fp32", "precision: bf16"), True),
+        ("last", ("log_every: 1", "log_every: 2"), False),
+    ],
+)
+def test_what_changes_results_is_part_of_a_run_also_in_the_section_run(
+    train: Train, command: Command, shared_csv: Path, tmp_path: Path, kept: str, edit: tuple[str, str], refused: bool
+) -> None:
+    run = tmp_path / "run"
+    settings = {"model_kept": kept, "run.eval_every": 1, "run.precision": "fp32", "run.checkpoint_every": 2}
+    assert train(shared_csv, run, schedule__steps=4, **settings).code == 0
+    (run / "predictions.csv").unlink()
+    text = (run / "config.yaml").read_text()
+    assert edit[0] in text
+    (run / "config.yaml").write_text(text.replace(*edit))
+    said = command("resume", run)
+    assert said.code == (3 if refused else 0)
+    assert not refused or "config.yaml or manifest.csv is not what it was" in said.complaint
+
+
 @pytest.mark.parametrize("edit", [lambda lines: lines[:-1], lambda lines: [lines[0], *lines[:0:-1]]])
 def test_a_manifest_edited_in_the_middle_of_a_run(
     command: Command, run: Path, edit: Callable[[list[str]], list[str]]
