@@ -16,8 +16,9 @@ from typing import Any
 from grid import finished_run, mean_and_error, scores, settings, write_between
 
 from debgcd import config as configuration
-from debgcd.bench.facts import facts
+from debgcd.bench.networks import trunk_type
 from debgcd.demo import CLASSES, digits
+from debgcd.machine import facts
 
 ROOT = Path(__file__).resolve().parent.parent
 SEEDS = (0, 1, 2)
@@ -38,7 +39,7 @@ def main() -> None:
         folder = work / setting.split(",")[0].replace("--", "").replace(" ", "-") / f"seed-{seed}"
         run = finished_run(manifest, settings(base, seed, values), folder)
         results.append({"setting": setting, "seed": seed, "k_trained": run.config.k, **scores(run)})
-    written = {**facts(), "command": "benchmarks/auto_k.py", "runs": results}
+    written = {**facts(), "trunk": trunk_type(), "command": "benchmarks/auto_k.py", "runs": results}
     (ROOT / "docs" / "auto_k.json").write_text(json.dumps(written, indent=2) + "\n", "utf-8")
     told = f"Measured {written['date']}, {written['processor']}, {written['cores']} cores; DebGCD, backbone lite0, seeds 0, 1, 2."
     write_between(ROOT / "docs" / "unknown_k.md", "benchmarks/auto_k.py", f"{table(results)}\n\n{told}")

@@ -18,8 +18,9 @@ from typing import Any
 from grid import classes_in_turn, finished_run, mean_and_error, scores, settings, write_between
 
 from debgcd import config as configuration
-from debgcd.bench.facts import facts
+from debgcd.bench.networks import trunk_type
 from debgcd.data.manifest import read_manifest
+from debgcd.machine import facts
 from debgcd.reproduce.scale import classes_of
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -49,7 +50,7 @@ def main() -> None:
         run = finished_run(manifest, settings(base, seed, {**values, "k": k}), folder)
         cell = {"set": name, "images": len(manifest), "k": k, "steps": STEPS, "views": setting, "seed": seed}
         results.append({**cell, **scores(run)})
-    written = {**facts(), "command": "benchmarks/bank_accuracy.py", "runs": results}
+    written = {**facts(), "trunk": trunk_type(), "command": "benchmarks/bank_accuracy.py", "runs": results}
     (ROOT / "docs" / "bank_accuracy.json").write_text(json.dumps(written, indent=2) + "\n", "utf-8")
     machine = f"{written['processor']}, {written['cores']} cores, no GPU"
     said = f"DebGCD, preset small with {STEPS} steps, backbone lite0, seeds 0, 1, 2. Measured {written['date']} on {machine}."

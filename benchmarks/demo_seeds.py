@@ -15,9 +15,8 @@ from pathlib import Path
 
 from grid import write_between
 
-from debgcd.bench.facts import processor
-from debgcd.data.cores import cores
 from debgcd.demo import demo
+from debgcd.machine import cores, processor
 
 ROOT = Path(__file__).resolve().parent.parent
 SEEDS = (0, 1, 2)

@@ -27,14 +27,15 @@ from sklearn.cluster import KMeans
 from torch import Tensor
 
 from debgcd import config as configuration
-from debgcd.bench.facts import facts
+from debgcd.bench.networks import trunk_type
 from debgcd.cluster.estimate_k import Estimate, estimate_k
 from debgcd.data.manifest import Manifest
 from debgcd.evaluate.accuracy import clustering_accuracy
+from debgcd.machine import cache_folder, facts
 from debgcd.progress import progress, say
 from debgcd.train.run import training_labels, training_paths, training_rows
 from debgcd.train.setup import frozen_features, open_tokens
-from debgcd.train.start import cache_folder, decide, once
+from debgcd.train.start import decide, once
 from debgcd.train.watch import truth_ids
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -76,6 +77,7 @@ def measured(name: str, manifest: Manifest, seed: int) -> dict[str, Any]:
     both, search = found["consensus"], found["brent"]
     return {
         **facts(),
+        "trunk": trunk_type(),
         "seed": seed,
         "images": len(label),
         "labelled": int((label >= 0).sum()),
@@ -141,6 +143,7 @@ def against_scikit_learn(seed: int) -> dict[str, Any]:
     theirs = {"seconds": time.monotonic() - begun, "cpu": time.process_time() - cpu, "k": k, "fits": fits}
     return {
         **facts(),
+        "trunk": trunk_type(),
         "task": f"{POINTS} x {WIDTH}, {CLASSES} classes, {KNOWN} known, K between {KNOWN} and {most}",
         "estimate_k": {key: round(value, 1) for key, value in ours.items()},
         "brent_with_scikit_learn": {key: round(value, 1) for key, value in theirs.items()},

@@ -26,13 +26,12 @@ from grid import images_of  # noqa: E402
 from page import write_page  # noqa: E402
 
 from debgcd import config as configuration  # noqa: E402
-from debgcd.bench.facts import facts  # noqa: E402
+from debgcd.bench.networks import trunk_type  # noqa: E402
 from debgcd.config import Config  # noqa: E402
-from debgcd.data.cores import cores  # noqa: E402
+from debgcd.machine import cache_folder, cores, facts  # noqa: E402
 from debgcd.reproduce.grid import Cell, Images, cell, devices, finish  # noqa: E402
 from debgcd.reproduce.results import result  # noqa: E402
 from debgcd.reproduce.scale import classes_of  # noqa: E402
-from debgcd.train.start import cache_folder  # noqa: E402
 
 ROOT = HERE.parent.parent
 CLASSES, IMAGES = 50, 2000
@@ -67,6 +66,7 @@ def main() -> None:
             sys.exit("\n".join(f"{folder}: {reason}" for folder, reason in failed.items()))
         written = {
             **facts(),
+            "trunk": trunk_type(),
             "command": f"benchmarks/quality/run.py {name}",
             "jobs": options.jobs,
             "runs": [told(each) for each in cells],

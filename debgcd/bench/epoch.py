@@ -21,8 +21,8 @@ from debgcd.bench.photos import photographs
 from debgcd.bench.session import DataSet, Session, Shape
 from debgcd.bench.step import bank_for, step_seconds
 from debgcd.bench.timing import Work
-from debgcd.data.cores import cores
 from debgcd.data.loader import default_workers
+from debgcd.machine import cores
 from debgcd.progress import progress
 from debgcd.train.bank import open_bank
 from debgcd.train.infer import infer

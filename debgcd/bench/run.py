@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from debgcd.bench import decode, epoch, memory, predict, scaling, step, trunk
-from debgcd.bench.facts import facts
 from debgcd.bench.lines import Line
+from debgcd.bench.networks import trunk_type
 from debgcd.bench.session import Session
+from debgcd.machine import facts
 
 MEASURES = {
     "step": step.measure,
@@ -23,7 +24,7 @@ MEASURES = {
 
 def run(session: Session, parts: Sequence[str], show: Callable[[list[Line]], None]) -> dict[str, Any]:
     """Measure these parts and show each when it is done; all results, as JSON data."""
-    results: dict[str, Any] = {**facts(), "repeats": session.repeats, "lines": []}
+    results: dict[str, Any] = {**facts(), "trunk": trunk_type(), "repeats": session.repeats, "lines": []}
     for part in parts:
         lines = MEASURES[part](session)
         show(lines)

@@ -12,7 +12,7 @@ from debgcd.bench.lines import Line, compare
 from debgcd.bench.networks import ours, random_images, trunk_type
 from debgcd.bench.session import Session, Shape
 from debgcd.bench.timing import Work
-from debgcd.data.cores import cores
+from debgcd.machine import cores
 from debgcd.model.backbone import CHUNK, Backbone
 from debgcd.progress import progress
 

@@ -16,6 +16,7 @@ from debgcd.data.image_cache import decide_image_cache
 from debgcd.data.manifest import Manifest, lost_classes, require_trainable, scan, write_skipped
 from debgcd.errors import DataError, DebgcdError, UsageError
 from debgcd.files import lock
+from debgcd.machine import cache_folder
 from debgcd.methods import METHODS, require_method
 from debgcd.model.backbone import Backbone
 from debgcd.model.load import load_backbone, load_default
@@ -31,11 +32,6 @@ from debgcd.train.setup import Setup, decide_bank, open_tokens, prepare
 from debgcd.train.watch import has_truth
 
 FEW_IMAGES = 5000  # 200 epochs of the paper are too few steps below this
-
-
-def cache_folder(given: str | os.PathLike[str] | None) -> Path:
-    """The folder given, else $DEBGCD_CACHE, else ~/.cache/debgcd."""
-    return Path(given or os.environ.get("DEBGCD_CACHE") or Path.home() / ".cache" / "debgcd")
 
 
 def begin(manifest: Manifest, config: Config, folder: Path) -> Run:

@@ -15,7 +15,7 @@ from debgcd.bench.epoch import Costs, epoch_seconds
 from debgcd.bench.photos import photographs
 from debgcd.bench.run import MEASURES, run
 from debgcd.bench.session import DataSet
-from debgcd.data.cores import cores
+from debgcd.machine import cores
 
 
 @pytest.fixture
