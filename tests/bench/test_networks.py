@@ -64,7 +64,8 @@ def test_both_have_the_same_loss_before_and_after_the_same_steps(session: Sessio
 def test_different_networks_are_not_compared(session: Session) -> None:
     own, other = ours(session, SHAPE, 2), plain(session, SHAPE, 2)
     with torch.no_grad():
-        next(other.network.backbone.tuned.parameters()).add_(0.1 * torch.randn(SHAPE.width))
+        matrices = [p for p in other.network.backbone.tuned.parameters() if p.ndim == 2]
+        matrices[-1].neg_()  # changes the loss by 14 %, more than is allowed in bfloat16 as well
     with pytest.raises(DebgcdError, match="not timed"):
         require_same_loss(own, other, IMAGES, LABEL)
 
