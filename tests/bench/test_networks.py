@@ -10,10 +10,10 @@ import pytest
 import torch
 from toy import SHAPE, SIZES, toy
 
-from debgcd.bench import step
+from debgcd.bench import training
 from debgcd.bench.networks import (
+    alternate_labels,
     from_bank,
-    half_labelled,
     ours,
     plain,
     random_images,
@@ -23,10 +23,10 @@ from debgcd.bench.networks import (
     write_random_bank,
 )
 from debgcd.bench.session import Session
-from debgcd.bench.trunk import products
+from debgcd.bench.training import products
 from debgcd.errors import DebgcdError
 
-IMAGES, LABEL = random_images(8, SIZES.views.size), half_labelled(4, SIZES.known)
+IMAGES, LABEL = random_images(8, SIZES.views.size), alternate_labels(4, SIZES.known)
 
 
 @pytest.fixture(scope="module")
@@ -84,9 +84,9 @@ def test_the_step_part_refuses_where_the_plain_network_differs(tmp_path: Path, m
         found.network.heads["classifier"].weight.data.neg_()
         return found
 
-    monkeypatch.setattr(step, "plain", other)
+    monkeypatch.setattr(training, "plain", other)
     with pytest.raises(DebgcdError, match="not timed"):
-        step.measure(toy(tmp_path))
+        training.measure_step(toy(tmp_path))
 
 
 def test_the_step_part_refuses_where_a_gradient_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,9 +96,9 @@ def test_the_step_part_refuses_where_a_gradient_differs(tmp_path: Path, monkeypa
             group["lr"] *= 20
         return found
 
-    monkeypatch.setattr(step, "plain", other)
+    monkeypatch.setattr(training, "plain", other)
     with pytest.raises(DebgcdError, match="not timed"):
-        step.measure(toy(tmp_path, repeats=3))
+        training.measure_step(toy(tmp_path, repeats=3))
 
 
 def test_products_are_all_of_a_forward_pass(session: Session) -> None:
