@@ -1,8 +1,8 @@
-"""What not knowing K costs: DebGCD on the demo's digits with K known, estimated, and twice the estimate; three paired seeds.
+"""The cost of an unknown K: DebGCD on the demo's digits with K known, estimated, and twice the estimate; three paired seeds.
 
 .venv/bin/python benchmarks/auto_k.py      about a quarter of an hour on two cores
 
-Writes docs/auto_k.json and the table in docs/unknown_k.md; stopped, it goes on where it was.
+Writes docs/auto_k.json and the table in docs/unknown_k.md. Resumable.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--work", type=Path, default=ROOT / "runs" / "auto-k", help="where the runs go")
+    parser.add_argument("--work", type=Path, default=ROOT / "runs" / "auto-k", help="folder for the runs")
     work = parser.parse_args().work
     base, manifest = configuration.compose("small"), digits(work)
     results = []

@@ -3,7 +3,7 @@
 .venv/bin/python benchmarks/quality/run.py --root DIR [--root DIR ...] [--jobs 2] [PART ...]
 
 DIR holds CIFAR-10, Oxford-IIIT Pet and CUB-200-2011 in their original layouts (`debgcd fetch` gets them); the digits come with
-scikit-learn. PART is a name in grid.yaml; without one, all. Stopped, it goes on where it was. Results are kept as
+scikit-learn. PART is a name in grid.yaml; without one, all. Resumable. Results are kept as
 benchmarks/quality/results/PART.json.
 """
 
@@ -41,10 +41,10 @@ def main() -> None:
     grid = yaml.safe_load((HERE / "grid.yaml").read_text("utf-8"))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(grid))
-    parser.add_argument("--root", type=Path, action="append", required=True, metavar="DIR", help="where the sets lie")
-    parser.add_argument("--work", type=Path, default=ROOT / "runs" / "quality", help="where the runs go")
+    parser.add_argument("--root", type=Path, action="append", required=True, metavar="DIR", help="folder of the sets")
+    parser.add_argument("--work", type=Path, default=ROOT / "runs" / "quality", help="folder for the runs")
     parser.add_argument("--cache", help="for view banks (default as debgcd train)")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at once; they share the cores")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="parallel runs; they share the cores")
     options = parser.parse_args()
     for name in set(options.parts) - set(grid):
         parser.error(f"there is no part {name!r}; there are {', '.join(grid)}")
