@@ -1,8 +1,8 @@
-"""What not knowing K costs: DebGCD on the demo's digits with K known, estimated, and twice the estimate; three paired seeds.
+"""The cost of an unknown K: DebGCD on the demo's digits with K known, estimated, and twice the estimate; three paired seeds.
 
 .venv/bin/python benchmarks/auto_k.py      about a quarter of an hour on two cores
 
-Writes docs/auto_k.json and the table in docs/unknown_k.md; stopped, it goes on where it was.
+Writes docs/auto_k.json and the table in docs/unknown_k.md. Resumable.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from typing import Any
 from grid import finished_run, mean_and_error, scores, settings, write_between
 
 from debgcd import config as configuration
-from debgcd.bench.facts import facts
+from debgcd.bench.networks import trunk_type
 from debgcd.demo import CLASSES, digits
+from debgcd.machine import facts
 
 ROOT = Path(__file__).resolve().parent.parent
 SEEDS = (0, 1, 2)
@@ -30,7 +31,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--work", type=Path, default=ROOT / "runs" / "auto-k", help="where the runs go")
+    parser.add_argument("--work", type=Path, default=ROOT / "runs" / "auto-k", help="folder for the runs")
     work = parser.parse_args().work
     base, manifest = configuration.compose("small"), digits(work)
     results = []
@@ -38,7 +39,7 @@ def main() -> None:
         folder = work / setting.split(",")[0].replace("--", "").replace(" ", "-") / f"seed-{seed}"
         run = finished_run(manifest, settings(base, seed, values), folder)
         results.append({"setting": setting, "seed": seed, "k_trained": run.config.k, **scores(run)})
-    written = {**facts(), "command": "benchmarks/auto_k.py", "runs": results}
+    written = {**facts(), "trunk": trunk_type(), "command": "benchmarks/auto_k.py", "runs": results}
     (ROOT / "docs" / "auto_k.json").write_text(json.dumps(written, indent=2) + "\n", "utf-8")
     told = f"Measured {written['date']}, {written['processor']}, {written['cores']} cores; DebGCD, backbone lite0, seeds 0, 1, 2."
     write_between(ROOT / "docs" / "unknown_k.md", "benchmarks/auto_k.py", f"{table(results)}\n\n{told}")

@@ -1,10 +1,10 @@
-"""What the view bank costs in accuracy: a bank of 8 views against fresh ones, three paired seeds.
+"""The cost of the view bank in accuracy: a bank of 8 views compared with fresh views, three paired seeds.
 
 .venv/bin/python benchmarks/bank_accuracy.py pets=pets.csv cub=cub.csv      about half an hour on two cores
 
-A CSV has the columns path, label, truth, as `debgcd check --benchmark pets --root DIR --manifest pets.csv` writes it; of
-each, whole classes of at most 1500 images are used; on the first set half of the draws are fresh as well. Writes
-docs/bank_accuracy.json and a table in docs/performance.md; stopped, it goes on where it was.
+A CSV has the columns path, label, truth, as `debgcd check --benchmark pets --root DIR --manifest pets.csv` writes it. Of
+each set, whole classes are used, up to 1500 images in total. The first set also runs with half of the draws fresh. Writes
+docs/bank_accuracy.json and a table in docs/performance.md. Resumable.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from typing import Any
 from grid import classes_in_turn, finished_run, mean_and_error, scores, settings, write_between
 
 from debgcd import config as configuration
-from debgcd.bench.facts import facts
+from debgcd.bench.networks import trunk_type
 from debgcd.data.manifest import read_manifest
+from debgcd.machine import facts
 from debgcd.reproduce.scale import classes_of
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -35,7 +36,7 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sets", nargs="+", metavar="NAME=CSV")
-    parser.add_argument("--work", type=Path, default=ROOT / "runs" / "bank-accuracy", help="where the runs go")
+    parser.add_argument("--work", type=Path, default=ROOT / "runs" / "bank-accuracy", help="folder for the runs")
     options = parser.parse_args()
     pairs = [text.split("=", 1) for text in options.sets]
     base = configuration.override(configuration.compose("small"), {"schedule": {"steps": STEPS}}, "bank_accuracy.py")
@@ -43,13 +44,13 @@ def main() -> None:
     results = []
     for (setting, values), (name, manifest), seed in itertools.product(SETTINGS.items(), sets.items(), SEEDS):
         if "half" in setting and name != pairs[0][0]:
-            continue  # one set shows what lies between
+            continue  # one set is enough for the setting in between
         k = classes_of(manifest)
         folder = options.work / name / setting.replace(",", "").replace(" ", "-") / f"seed-{seed}"
         run = finished_run(manifest, settings(base, seed, {**values, "k": k}), folder)
         cell = {"set": name, "images": len(manifest), "k": k, "steps": STEPS, "views": setting, "seed": seed}
         results.append({**cell, **scores(run)})
-    written = {**facts(), "command": "benchmarks/bank_accuracy.py", "runs": results}
+    written = {**facts(), "trunk": trunk_type(), "command": "benchmarks/bank_accuracy.py", "runs": results}
     (ROOT / "docs" / "bank_accuracy.json").write_text(json.dumps(written, indent=2) + "\n", "utf-8")
     machine = f"{written['processor']}, {written['cores']} cores, no GPU"
     said = f"DebGCD, preset small with {STEPS} steps, backbone lite0, seeds 0, 1, 2. Measured {written['date']} on {machine}."

@@ -1,9 +1,9 @@
-"""Semi-supervised k-means against its plain form and scikit-learn, and on a million points; a table.
+"""Semi-supervised k-means compared with its plain form and scikit-learn, and on a million points.
 
-.venv/bin/python benchmarks/clustering.py            6 000 points: ten minutes, most of them the plain form's
+.venv/bin/python benchmarks/clustering.py            6 000 points: ten minutes, mostly for the plain form
 .venv/bin/python benchmarks/clustering.py --large    1.28 million points: five minutes, 2 GB
 
-Writes docs/clustering.json and the table in docs/unknown_k.md; what is not measured again stays.
+Updates docs/clustering.json and the table in docs/unknown_k.md; other entries stay.
 """
 
 from __future__ import annotations
@@ -11,14 +11,11 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import os
 import platform
 import resource
 import statistics
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +25,9 @@ from grid import write_between
 from sklearn.cluster import KMeans
 from torch import Tensor
 
+from debgcd.bench.session import Peak
 from debgcd.cluster.kmeans import kmeans
+from debgcd.machine import cores, processor
 from debgcd.progress import progress, say
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -38,7 +37,7 @@ WIDTH, CLUSTERS, KNOWN, RESTARTS = 768, 200, 100, 10
 POINTS = 6_000
 LARGE_POINTS, LARGE_WIDTH, LARGE_CLUSTERS = 1_280_000, 256, 1_000
 SPREAD, RANK = 3.0, 32  # noise against the length of a centre; directions in which centres differ
-BROADCAST = 2**19  # differences held at once by the plain form: with 2 MB it is fastest
+BROADCAST = 2**19  # differences that the plain form holds at once: fastest with 2 MB
 
 
 def main() -> None:
@@ -60,7 +59,7 @@ def main() -> None:
 
 
 def table(entries: dict[str, dict]) -> str:
-    """A row a form; the ratios stand behind the forms that debgcd was compared with."""
+    """One row per form; ratios are given for the forms that debgcd is compared with."""
     lines = [
         "| task | form | seconds | times debgcd's | inertia | memory beside the points |",
         "|---|---|---|---|---|---|",
@@ -140,16 +139,17 @@ def large() -> dict:
     points, _ = sphere_mixture(LARGE_POINTS, LARGE_WIDTH, LARGE_CLUSTERS)
     label = torch.full((LARGE_POINTS,), -1)
     passes = 0.0
-    with progress("clustering") as report, anonymous_peak() as peak:
+    with progress("clustering") as report, Peak() as peak:
 
         def on_progress(done: int, total: int) -> None:
             nonlocal passes
             passes = passes if done == total else done / LARGE_POINTS
             report(done, total)
 
-        before, begun, cpu = peak[0], time.perf_counter(), time.process_time()
+        before, begun, cpu = peak.bytes or 0, time.perf_counter(), time.process_time()
         found = kmeans(points, label, LARGE_CLUSTERS, seed=SEED, restarts=1, on_progress=on_progress)
         seconds, cpu = time.perf_counter() - begun, time.process_time() - cpu
+    most = peak.bytes or 0
     measured = {
         "seconds": round(seconds, 1),
         "cpu_seconds": round(cpu, 1),
@@ -157,15 +157,15 @@ def large() -> dict:
         "inertia": round(found.inertia, 1),
         "points_gb": round(points.numel() * 4 / 1e9, 2),
         "peak_rss_gb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9, 2),
-        "peak_anonymous_gb": round(peak[0] / 1e9, 2),
-        "peak_beside_points_gb": round((peak[0] - before) / 1e9, 2),
+        "peak_anonymous_gb": round(most / 1e9, 2),
+        "peak_beside_points_gb": round((most - before) / 1e9, 2),
     }
     task = f"k-means, N = {LARGE_POINTS}, d = {LARGE_WIDTH}, K = {LARGE_CLUSTERS}, n_init = 1"
     return entry(task, {"debgcd": measured}, None)
 
 
 def measure(runs: list[tuple[str, Callable[[], float]]]) -> dict[str, dict]:
-    """Medians of the seconds of each form, run in the order given."""
+    """Median seconds of each form; the runs are in the order given."""
     walls: dict[str, list[float]] = {}
     cpus: dict[str, list[float]] = {}
     inertia: dict[str, float] = {}
@@ -187,11 +187,11 @@ def measure(runs: list[tuple[str, Callable[[], float]]]) -> dict[str, dict]:
 
 
 def entry(task: str, results: dict[str, dict], other: str | None) -> dict:
-    """What was measured, and with what."""
+    """The results of a task, with machine and versions."""
     facts = {
         "task": task,
         "date": datetime.date.today().isoformat(),
-        "machine": f"{_processor()}, {len(os.sched_getaffinity(0))} cores, no GPU",
+        "machine": f"{processor()}, {cores()} cores, no GPU",
         "threads": torch.get_num_threads(),
         "versions": {
             "python": platform.python_version(),
@@ -214,7 +214,7 @@ def entry(task: str, results: dict[str, dict], other: str | None) -> dict:
 
 
 def plain_kmeans(points: Tensor, label: Tensor, k: int, restarts: int, report: Callable[[int], None]) -> float:
-    """The lowest inertia of restarts that run one after the other."""
+    """The lowest inertia of sequential restarts."""
     generator = torch.Generator().manual_seed(SEED)
     labelled, free = points[label >= 0], points[label < 0]
     y = label[label >= 0]
@@ -240,41 +240,9 @@ def plain_kmeans(points: Tensor, label: Tensor, k: int, restarts: int, report: C
 
 
 def plain_distances(points: Tensor, centres: Tensor) -> Tensor:
-    """Squared distances by broadcasting, in blocks because the differences of all points would not fit: (n, K)."""
+    """Squared distances by broadcasting, in blocks because all differences do not fit into memory: (n, K)."""
     rows = max(1, BROADCAST // centres.numel())
     return torch.cat([(part[:, None] - centres[None]).square().sum(2) for part in points.split(rows)])
-
-
-@contextmanager
-def anonymous_peak() -> Iterator[list[int]]:
-    """The largest anonymous memory of this process so far, in bytes, looked at every 20 ms (Linux)."""
-    peak, stop = [_anonymous()], threading.Event()
-
-    def watch() -> None:
-        while not stop.wait(0.02):
-            peak[0] = max(peak[0], _anonymous())
-
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    try:
-        yield peak
-    finally:
-        stop.set()
-        thread.join()
-
-
-def _anonymous() -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("RssAnon"):
-            return int(line.split()[1]) * 1024
-    return 0
-
-
-def _processor() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return platform.machine()
 
 
 if __name__ == "__main__":

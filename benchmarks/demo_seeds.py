@@ -15,9 +15,8 @@ from pathlib import Path
 
 from grid import write_between
 
-from debgcd.bench.facts import processor
-from debgcd.data.cores import cores
 from debgcd.demo import demo
+from debgcd.machine import cores, processor
 
 ROOT = Path(__file__).resolve().parent.parent
 SEEDS = (0, 1, 2)
@@ -25,7 +24,7 @@ SEEDS = (0, 1, 2)
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--work", type=Path, default=ROOT / "runs" / "demo-seeds", help="where the runs go")
+    parser.add_argument("--work", type=Path, default=ROOT / "runs" / "demo-seeds", help="folder for the runs")
     work = parser.parse_args().work
     results = {str(seed): demo(work / f"seed-{seed}", seed) for seed in SEEDS}
     facts = {

@@ -1,12 +1,12 @@
-"""Estimates of K on image sets whose number of classes is known, and the time of an estimate against scikit-learn's.
+"""Estimates of K on image sets whose number of classes is known, and the time of an estimate compared with scikit-learn's.
 
 .venv/bin/python benchmarks/estimate_k.py digits cifar10 pets cub --root DIR [--root DIR]
 .venv/bin/python benchmarks/estimate_k.py --speed
 
-DIR holds the sets in their original layouts; of CIFAR-10 4 000 training images are taken, of the others all. Features: centre
+DIR holds the sets in their original layouts; 4 000 training images of CIFAR-10 are used, and all of the other sets. Features: centre
 crops through the frozen Lite0 backbone with the views of the `small` preset; truth is read only to print it.
---speed: one estimate and one bounded search with scikit-learn's KMeans (n_init 10, each whole K once), the same data and bounds.
-Writes docs/estimate_k.json and the table in docs/unknown_k.md; what is not measured again stays.
+--speed: one estimate, and one bounded search with scikit-learn's KMeans (n_init 10, each integer K once) on the same data and bounds.
+Updates docs/estimate_k.json and the table in docs/unknown_k.md; other entries stay.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ from sklearn.cluster import KMeans
 from torch import Tensor
 
 from debgcd import config as configuration
-from debgcd.bench.facts import facts
+from debgcd.bench.networks import trunk_type
 from debgcd.cluster.estimate_k import Estimate, estimate_k
 from debgcd.data.manifest import Manifest
 from debgcd.evaluate.accuracy import clustering_accuracy
+from debgcd.machine import cache_folder, facts
 from debgcd.progress import progress, say
 from debgcd.train.run import training_labels, training_paths, training_rows
 from debgcd.train.setup import frozen_features, open_tokens
-from debgcd.train.start import cache_folder, decide, once
+from debgcd.train.start import decide, once
 from debgcd.train.watch import truth_ids
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -46,13 +47,13 @@ POINTS, WIDTH, CLASSES, KNOWN = 6_000, 768, 200, 100
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sets", nargs="*", metavar="SET", help="digits or a benchmark")
-    parser.add_argument("--root", type=Path, action="append", default=[], metavar="DIR", help="where the sets lie")
+    parser.add_argument("--root", type=Path, action="append", default=[], metavar="DIR", help="folder of the sets")
     parser.add_argument("--speed", action="store_true", help="measure the time instead; some minutes")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--work", type=Path, default=ROOT / "runs" / "estimate-k", help="where the digits go")
+    parser.add_argument("--work", type=Path, default=ROOT / "runs" / "estimate-k", help="folder for the digits")
     options = parser.parse_args()
     if options.speed == bool(options.sets):
-        parser.error("name some sets, or ask for --speed")
+        parser.error("give at least one set, or --speed")
     entries: dict[str, Any] = {"speed": against_scikit_learn(options.seed)} if options.speed else {}
     for name in options.sets:
         manifest = images_of(
@@ -76,6 +77,7 @@ def measured(name: str, manifest: Manifest, seed: int) -> dict[str, Any]:
     both, search = found["consensus"], found["brent"]
     return {
         **facts(),
+        "trunk": trunk_type(),
         "seed": seed,
         "images": len(label),
         "labelled": int((label >= 0).sum()),
@@ -98,7 +100,7 @@ def lite_features(manifest: Manifest) -> Tensor:
 
 
 def table(entries: dict[str, Any]) -> str:
-    """A row a set; below it the comparison of speed, and where all of it was measured."""
+    """One row per set; below, the comparison of speed, and the machine."""
     lines = [
         "| set | images | classes known | truth | estimate | 90 % interval | ward | brent | seconds |",
         "|---" * 9 + "|",
@@ -128,7 +130,7 @@ def table(entries: dict[str, Any]) -> str:
 
 
 def against_scikit_learn(seed: int) -> dict[str, Any]:
-    """Wall and processor time of `estimate_k` and of the search, one after the other in one process."""
+    """Wall and CPU time of `estimate_k` and of the search, one after the other in one process."""
     points, truth = sphere_mixture(POINTS, WIDTH, CLASSES)
     label = torch.where((truth < KNOWN) & (torch.arange(POINTS) // CLASSES % 2 == 0), truth, -1)
     with progress("estimate_k") as report:
@@ -141,6 +143,7 @@ def against_scikit_learn(seed: int) -> dict[str, Any]:
     theirs = {"seconds": time.monotonic() - begun, "cpu": time.process_time() - cpu, "k": k, "fits": fits}
     return {
         **facts(),
+        "trunk": trunk_type(),
         "task": f"{POINTS} x {WIDTH}, {CLASSES} classes, {KNOWN} known, K between {KNOWN} and {most}",
         "estimate_k": {key: round(value, 1) for key, value in ours.items()},
         "brent_with_scikit_learn": {key: round(value, 1) for key, value in theirs.items()},

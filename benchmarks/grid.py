@@ -1,4 +1,4 @@
-"""What the measurements of accuracy share: a grid of runs that goes on where it was stopped, and parts of data sets."""
+"""Shared by the measurements of accuracy: a resumable grid of runs, and subsets of data sets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from debgcd.train.start import begin, resume
 
 
 def finished_run(manifest: Manifest, config: Config, folder: Path) -> Run:
-    """The run in this folder: done before, gone on with, or begun now."""
+    """The run in this folder: finished before, resumed, or started now."""
     say(f"\n{folder}")
     if (folder / "config.yaml").exists():
         return resume(folder)
@@ -42,7 +42,7 @@ def settings(base: Config, seed: int, values: Mapping[str, Any]) -> Config:
 
 
 def classes_in_turn(manifest: Manifest, images: int) -> Manifest:
-    """Whole classes, known and new ones in turn and in the order of their names, while they fit into so many images."""
+    """Whole classes, known and new ones alternating in the order of their names, up to this number of images."""
     train = manifest.select([i for i, split in enumerate(manifest.splits) if split == "train"])
     known = list(train.classes)
     new = sorted({truth for truth in train.truths if truth is not None} - set(known))
@@ -55,11 +55,11 @@ def classes_in_turn(manifest: Manifest, images: int) -> Manifest:
 
 
 def images_of(name: str, roots: Sequence[Path], work: Path, cache: Path, classes: int, images: int) -> Manifest:
-    """All of the digits; of a benchmark's training images at most so many, from at most so many classes."""
+    """All of the digits, or a subset of a benchmark's training images: at most `images` from at most `classes` classes."""
     if name == "digits":
         return digits(work / "digits")
     if not roots:
-        sys.exit(f"say with --root where {name} lies")
+        sys.exit(f"--root is missing: the folder of {name}")
     try:
         manifest = read_first(name, roots, cache).manifest
     except DataError as error:
@@ -74,7 +74,7 @@ def mean_and_error(values: Iterable[float]) -> tuple[float, float]:
 
 
 def write_between(page: Path, script: str, text: str) -> None:
-    """Replace what stands between the page's two marks of a script."""
+    """Replace the text between the two markers of a script in a page."""
     begin, end = f"<!-- written by {script} -->", f"<!-- end of {script} -->"
     before, rest = page.read_text("utf-8").split(begin)
     page.write_text(f"{before}{begin}\n{text}\n{end}{rest.split(end)[1]}", "utf-8")

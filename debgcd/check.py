@@ -14,6 +14,7 @@ import torch
 from debgcd.config import Config
 from debgcd.data.manifest import Manifest, lost_classes, scan
 from debgcd.errors import DebgcdError
+from debgcd.machine import cache_folder
 from debgcd.methods import Batch, create
 from debgcd.model.backbone import Backbone
 from debgcd.model.network import Network
@@ -23,7 +24,7 @@ from debgcd.train.bank import bank_bytes, token_shape
 from debgcd.train.loop import length, sgd
 from debgcd.train.model_folder import views_label
 from debgcd.train.run import test_rows, training_rows
-from debgcd.train.start import cache_folder, decide, require_ready
+from debgcd.train.start import decide, require_ready
 
 
 @dataclass(frozen=True)

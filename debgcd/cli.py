@@ -73,8 +73,8 @@ def _complain(text: str, code: int) -> int:
 
 def _advice(error: OSError, options: argparse.Namespace) -> str:
     """Where else to write: room helps only where it lacks, and the cache is chosen by an option of its own."""
+    from debgcd.machine import cache_folder
     from debgcd.store import FULL
-    from debgcd.train.start import cache_folder
 
     room = "make room or " if error.errno in FULL else ""
     where = Path(os.path.abspath(error.filename)) if isinstance(error.filename, str) else Path("/")

@@ -15,11 +15,12 @@ from debgcd.data.manifest import Manifest, from_arrays, read_manifest, write_man
 from debgcd.errors import UsageError
 from debgcd.figures.exemplars import draw_exemplars
 from debgcd.files import write_json
+from debgcd.machine import cache_folder
 from debgcd.progress import say
 from debgcd.train.finish import read_predictions
 from debgcd.train.run import Run, open_run, require_new
 from debgcd.train.setup import open_tokens
-from debgcd.train.start import begin, cache_folder, decide, resume
+from debgcd.train.start import begin, decide, resume
 
 METHODS = ("kmeans", "simgcd", "debgcd")
 KNOWN, CLASSES = 5, 10

@@ -19,10 +19,11 @@ from debgcd import predict as prediction
 from debgcd.data.decode import Reason
 from debgcd.data.manifest import Manifest, from_arrays, from_paths
 from debgcd.errors import UsageError
+from debgcd.machine import cache_folder
 from debgcd.train.categories import Category
 from debgcd.train.model_folder import Model, save_model
 from debgcd.train.run import require_new
-from debgcd.train.start import begin, cache_folder, choose_preset
+from debgcd.train.start import begin, choose_preset
 
 Images = Sequence[Any] | NDArray[Any]  # paths or arrays
 

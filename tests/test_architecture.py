@@ -17,7 +17,7 @@ PACKAGE = ROOT / "debgcd"
 
 # A module may import from its own room and from those before it.
 ROOMS = [
-    {"errors", "files", "progress", "store", "schedules", "overlay", "config"},
+    {"errors", "files", "progress", "store", "schedules", "overlay", "machine", "config"},
     {"data"},
     {"model"},
     {"losses"},

@@ -3,7 +3,7 @@
 .venv/bin/python benchmarks/quality/run.py --root DIR [--root DIR ...] [--jobs 2] [PART ...]
 
 DIR holds CIFAR-10, Oxford-IIIT Pet and CUB-200-2011 in their original layouts (`debgcd fetch` gets them); the digits come with
-scikit-learn. PART is a name in grid.yaml; without one, all. Stopped, it goes on where it was. Results are kept as
+scikit-learn. PART is a name in grid.yaml; without one, all. Resumable. Results are kept as
 benchmarks/quality/results/PART.json.
 """
 
@@ -26,13 +26,12 @@ from grid import images_of  # noqa: E402
 from page import write_page  # noqa: E402
 
 from debgcd import config as configuration  # noqa: E402
-from debgcd.bench.facts import facts  # noqa: E402
+from debgcd.bench.networks import trunk_type  # noqa: E402
 from debgcd.config import Config  # noqa: E402
-from debgcd.data.cores import cores  # noqa: E402
+from debgcd.machine import cache_folder, cores, facts  # noqa: E402
 from debgcd.reproduce.grid import Cell, Images, cell, devices, finish  # noqa: E402
 from debgcd.reproduce.results import result  # noqa: E402
 from debgcd.reproduce.scale import classes_of  # noqa: E402
-from debgcd.train.start import cache_folder  # noqa: E402
 
 ROOT = HERE.parent.parent
 CLASSES, IMAGES = 50, 2000
@@ -42,10 +41,10 @@ def main() -> None:
     grid = yaml.safe_load((HERE / "grid.yaml").read_text("utf-8"))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(grid))
-    parser.add_argument("--root", type=Path, action="append", required=True, metavar="DIR", help="where the sets lie")
-    parser.add_argument("--work", type=Path, default=ROOT / "runs" / "quality", help="where the runs go")
+    parser.add_argument("--root", type=Path, action="append", required=True, metavar="DIR", help="folder of the sets")
+    parser.add_argument("--work", type=Path, default=ROOT / "runs" / "quality", help="folder for the runs")
     parser.add_argument("--cache", help="for view banks (default as debgcd train)")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at once; they share the cores")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="parallel runs; they share the cores")
     options = parser.parse_args()
     for name in set(options.parts) - set(grid):
         parser.error(f"there is no part {name!r}; there are {', '.join(grid)}")
@@ -67,6 +66,7 @@ def main() -> None:
             sys.exit("\n".join(f"{folder}: {reason}" for folder, reason in failed.items()))
         written = {
             **facts(),
+            "trunk": trunk_type(),
             "command": f"benchmarks/quality/run.py {name}",
             "jobs": options.jobs,
             "runs": [told(each) for each in cells],

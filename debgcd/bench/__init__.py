@@ -1,4 +1,4 @@
-"""How fast is it, how much memory does it take: `debgcd bench`. Times of this program and of the plain way, side by side."""
+"""`debgcd bench`: speed and memory of this program, compared with the plain way."""
 
 PARTS = {
     "step": "a training step against the plain way",

@@ -1,33 +1,47 @@
-"""Peak memory of training with the view bank, and of building one: it must not grow with the number of images."""
+"""Peak memory: of training with the view bank, of building one, and as images and categories grow in number.
+
+Each measurement runs in its own process, see `session.apart`.
+"""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import torch
+from torch import Tensor, nn
 
-from debgcd.bench.apart import anonymous_bytes, apart
-from debgcd.bench.lines import Line
-from debgcd.bench.networks import ours, random_vit, read_bank, write_random_bank
-from debgcd.bench.photos import photographs
-from debgcd.bench.session import Session, Shape
+from debgcd.bench.decode import photographs
+from debgcd.bench.networks import TUNED_BLOCKS, ours, random_vit, read_bank, trainee, write_random_bank
+from debgcd.bench.results import Line
+from debgcd.bench.session import Session, Shape, Work, anonymous_bytes, apart, interleave, silent
 from debgcd.config import BackboneConfig, Config
 from debgcd.data.rows import Manifest
+from debgcd.data.sampler import Sampler, half_labelled
+from debgcd.evaluate import score
+from debgcd.model.backbone import Backbone
 from debgcd.model.load import load_backbone
-from debgcd.progress import say
+from debgcd.progress import progress, say
 from debgcd.train.bank import open_bank, token_shape
+from debgcd.train.categories import categories
+from debgcd.train.finish import prediction_rows, predictions_csv
+from debgcd.train.infer import infer
 from debgcd.train.loop import train
 from debgcd.train.run import create as create_run
 from debgcd.train.setup import prepare
+from debgcd.train.tokens import CENTRE_BATCH
 
 MOST = 3.0  # GiB
-FLAT = 1.1  # times, from the smallest number of images to the largest
-TUNED_BLOCKS = 2
-EVERY = 4  # of so many images one is unlabelled, and evaluated: more of them take longer, not more memory
+FLAT = 1.1  # allowed growth from the smallest number of images to the largest
+EVERY = 4  # one image in four is unlabelled and evaluated: more of them take longer, but no more memory
+RIGHT = 0.7  # share of correct predictions in the input of the scores
 
 
-def measure(session: Session) -> list[Line]:
+def measure_memory(session: Session) -> list[Line]:
+    """Training with the bank and building one: memory must not grow with the number of images."""
     if anonymous_bytes() is None:
         note = "this system has no /proc/self/status that tells RssAnon"
         return [Line("memory", "training with the bank", "GiB", None, note=note)]
@@ -72,7 +86,7 @@ def _training_peak(session: Session, shape: Shape, images: int) -> float:
 
 
 def train_on_bank(config: Config, known: int, bank: Path, rows: tuple[int, ...], folder: Path) -> None:
-    """The whole of a run after its bank was built, on a bank's file: steps, evaluation, model and predictions."""
+    """A whole run on an existing bank's file: steps, evaluation, model and predictions."""
     assert config.backbone.name is not None and config.k is not None
     number = np.arange(rows[0])
     free = number % EVERY == 0
@@ -101,6 +115,74 @@ def _building_peak(session: Session, shape: Shape) -> tuple[float, int]:
 
 
 def build_bank(config: Config, weights: str, paths: list[Path], cache: Path) -> None:
-    """Build a bank in this process alone."""
+    """Build a bank without worker processes."""
     backbone = load_backbone(weights, tuned_blocks=TUNED_BLOCKS, image_size=config.views.size)
-    open_bank(backbone, TUNED_BLOCKS, paths, config.views, cache, 0, lambda done, total: None)
+    open_bank(backbone, TUNED_BLOCKS, paths, config.views, cache, 0, silent)
+
+
+def measure_scaling(session: Session) -> list[Line]:
+    """Time and memory against the number of images N and of categories K, on synthetic features without a backbone."""
+    sizes, lines = session.sizes, []
+    width = sizes.scaling_width
+    with progress("scaling") as report:
+        for done, (images, k) in enumerate(sizes.scaling, 1):
+            config = replace(session.config(), k=k, heads=replace(sizes.heads, hidden=width))
+            found, peak = apart(scale, config, images, width, session.repeats)
+            report(done, len(sizes.scaling))
+            what = f"{images:,} images, {k:,} categories: "
+            lines += [
+                Line("scaling", what + "step of the heads", "s", found["step"]),
+                Line("scaling", what + "predictions.csv from features", "s", found["predictions"]),
+                Line("scaling", what + "scores, matching included", "s", found["scores"]),
+            ]
+            if peak is not None:
+                lines.append(Line("scaling", what + "peak RssAnon", "GiB", peak / 2**30))
+    return lines
+
+
+class Features(Backbone):
+    """The images are their own features."""
+
+    standardise = False
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.width, self.multiple, self.tuned = width, 1, nn.ModuleList()
+
+    def tokens(self, pixels: Tensor) -> Tensor:
+        return pixels
+
+    def tail(self, tokens: Tensor) -> Tensor:
+        return tokens
+
+
+def scale(config: Config, images: int, width: int, repeats: int) -> dict[str, float]:
+    """Seconds of a training step, of predicting all images, and of scoring them; half of the K categories are known."""
+    assert config.k is not None
+    known, random = max(1, config.k // 2), np.random.default_rng(0)
+    one = trainee(config, known, Features(width))
+    truth = random.integers(0, config.k, images)
+    label = np.where((truth < known) & (random.random(images) < 0.5), truth, -1)
+    sampler = Sampler(half_labelled(label), min(config.schedule.batch, images), config.seed)
+    features = torch.randn(2 * sampler.batch, width, generator=torch.Generator().manual_seed(0))
+
+    def step() -> None:
+        drawn = sampler.draws(0).image
+        one.step(features, torch.from_numpy(label[drawn]))
+
+    def batches() -> Iterator[Tensor]:
+        for start in range(0, images, CENTRE_BATCH):
+            yield features[: min(CENTRE_BATCH, images - start)]
+
+    def predictions() -> None:
+        paths = [Path(f"{i}.jpg") for i in range(images)]
+        found = categories([f"class {i:05d}" for i in range(known)], config.k or known)
+        predictions_csv(prediction_rows(paths, infer(one.network, one.method, batches()), found))
+
+    predicted = np.where(random.random(images) < RIGHT, truth, random.integers(0, config.k, images))
+    seconds = interleave({"step": Work(step)}, repeats, time.perf_counter)
+    for name, work in (("predictions", predictions), ("scores", lambda: score(truth, predicted, known))):
+        begun = time.perf_counter()
+        work()
+        seconds[name] = time.perf_counter() - begun
+    return seconds

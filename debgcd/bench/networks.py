@@ -1,4 +1,4 @@
-"""The networks that are timed: this program's, and the plain one that public code trains, with the same weights."""
+"""The networks that are timed: ours, and the plain one that public code trains, with the same weights."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from debgcd.bench.session import Session, Shape
+from debgcd.config import Config
 from debgcd.data.sampler import Draws
 from debgcd.errors import DebgcdError
 from debgcd.methods import Batch, Method, create
@@ -20,18 +21,19 @@ from debgcd.model.heads import reset_heads
 from debgcd.model.hub import IMAGENET_MEAN, IMAGENET_STD
 from debgcd.model.load import load_backbone
 from debgcd.model.network import Network
-from debgcd.model.precision import autocast, pick_precision
+from debgcd.model.precision import pick_precision
 from debgcd.schedules import Progress
-from debgcd.train.bank import BankTokens
+from debgcd.train.bank import BankTokens, token_shape
 from debgcd.train.loop import sgd
 
 CPU = torch.device("cpu")
-LEARNING_RATE = 1e-3  # small: random weights must stay ordinary numbers, since others can take longer to compute with
+LEARNING_RATE = 1e-3  # small, so that random weights do not become denormal or infinite, which can be slower to compute
+TUNED_BLOCKS = 2
 BANK_VIEWS = 2
 
 
 class PlainBackbone(Backbone):
-    """Everything in the tail: the library's own forward pass of the whole network, with its own ("eager") attention."""
+    """Everything is in the tail: the library's own forward pass of the whole network, with eager attention."""
 
     standardise = False
 
@@ -81,7 +83,7 @@ class Trainee:
 
 
 def random_vit(session: Session, shape: Shape) -> tuple[Any, Path]:
-    """A vision transformer with random weights and eager attention, and the folder where it is in the hub's format."""
+    """A vision transformer with random weights and eager attention, and its folder in the hub's format."""
     return session.once(("vit", shape), lambda: _random_vit(session, shape))
 
 
@@ -113,22 +115,24 @@ def _random_vit(session: Session, shape: Shape) -> tuple[Any, Path]:
 
 
 def ours(session: Session, shape: Shape, tuned_blocks: int) -> Trainee:
-    """This program's network, loaded as a run loads it."""
+    """Our network, loaded as a run loads it."""
     _, folder = random_vit(session, shape)
     size = session.sizes.views.size
-    return trainee(session, load_backbone(str(folder), tuned_blocks=tuned_blocks, image_size=size))
+    backbone = load_backbone(
+        str(folder), tuned_blocks=tuned_blocks, image_size=size, precision=pick_precision("auto", CPU)
+    )
+    return trainee(session.config(), session.sizes.known, backbone)
 
 
 def plain(session: Session, shape: Shape, tuned_blocks: int) -> Trainee:
-    """The same weights and heads, trained as public code does it."""
+    """The same weights and heads, trained as public code trains them."""
     model, _ = random_vit(session, shape)
-    return trainee(session, PlainBackbone(copy.deepcopy(model), tuned_blocks))
+    return trainee(session.config(), session.sizes.known, PlainBackbone(copy.deepcopy(model), tuned_blocks))
 
 
-def trainee(session: Session, backbone: Backbone) -> Trainee:
-    """The heads of the paper's DebGCD on a backbone, always with the same first weights."""
-    config = session.config()
-    method = create(config, session.sizes.known)
+def trainee(config: Config, known: int, backbone: Backbone) -> Trainee:
+    """A backbone with the method's heads, always with the same initial weights."""
+    method = create(config, known)
     network = Network(backbone, method.heads(backbone.width))
     reset_heads(network.heads, config.seed)
     return Trainee(network, method, sgd(network, replace(config.schedule, lr=LEARNING_RATE)))
@@ -139,13 +143,13 @@ def random_images(count: int, size: int) -> Tensor:
     return torch.randint(0, 256, (count, 3, size, size), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
 
 
-def half_labelled(batch: int, known: int) -> Tensor:
-    """(batch,) labels, every second one -1."""
+def alternate_labels(batch: int, known: int) -> Tensor:
+    """(batch,) labels; every second one is -1."""
     return torch.from_numpy(np.where(np.arange(batch) % 2, np.arange(batch) % known, -1))
 
 
 def write_random_bank(path: Path, shape: tuple[int, ...]) -> None:
-    """A bank's file, (N, V + 1, ...), with random tokens: to fill a real one takes the trunk many minutes."""
+    """A bank's file, (N, V + 1, ...), with random tokens: computing real ones takes many minutes."""
     chunk = torch.randn(min(shape[0], 64), *shape[1:], generator=torch.Generator().manual_seed(0))
     content = chunk.to(torch.bfloat16).view(torch.int16).numpy()
     with open(path, "wb") as file:
@@ -158,26 +162,32 @@ def read_bank(path: Path, shape: tuple[int, ...]) -> BankTokens:
     return BankTokens(np.memmap(path, np.int16, "r", shape=shape), 0, CPU)
 
 
+def bank_for(session: Session, trainee: Trainee, images: int) -> BankTokens:
+    """A bank of random tokens for this number of images."""
+    shape = (images, BANK_VIEWS + 1, *token_shape(trainee.network.backbone, session.sizes.views.size))
+    path = session.folder / f"{'-'.join(map(str, shape))}.bank"
+    session.once(path, lambda: write_random_bank(path, shape))
+    return read_bank(path, shape)
+
+
 def from_bank(tokens: BankTokens, batch: int) -> Tensor:
-    """The tokens of two views of each of a bank's first images: 2 · batch rows."""
+    """The tokens of two views per image for the first `batch` images of a bank: 2 · batch rows."""
     numbers = np.arange(batch, dtype=np.int64)
     return next(iter(tokens.random([Draws(numbers, numbers)])))
 
 
 def trunk_type() -> str:
-    """The type that the trunk computes in here."""
-    with autocast(CPU, pick_precision("auto", CPU)):
-        kind = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else torch.float32
-    return str(kind).removeprefix("torch.")
+    """The number type in which the trunk computes on this CPU."""
+    return {"fp32": "float32", "bf16": "bfloat16"}[pick_precision("auto", CPU)]
 
 
 def require_same_loss(own: Trainee, other: Trainee, images: Tensor, label: Tensor) -> None:
-    """Refuse to compare the times of two networks that do not compute the same."""
+    """Refuse to time two networks that do not compute the same loss."""
     with torch.no_grad():
         first, second = (float(one.loss(one.trunk(images), label)) for one in (own, other))
-    allowed = 1e-4 if trunk_type() == "float32" else 2e-2  # the plain way is always in fp32
+    allowed = 1e-4 if trunk_type() == "float32" else 2e-2  # the plain way always computes in float32
     if not abs(first - second) <= allowed * max(1.0, abs(second)):
         raise DebgcdError(
-            f"the loss of this program's network is {first:.6f}, the plain one's {second:.6f}: two networks that do not "
-            "compute the same are not timed; this is a fault of debgcd or of a new version of transformers, so please report it"
+            f"the loss of our network is {first:.6f}, that of the plain one {second:.6f}; networks that differ are not timed; "
+            "this is a bug in debgcd or a change in transformers, please report it"
         )

@@ -1,22 +1,20 @@
-"""Files to categories, as `debgcd predict` does it: looking through them, decoding, trunk, tail, classifier."""
+"""From files to categories, as `debgcd predict` does it: scan, decode, trunk, tail, classifier."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from debgcd.bench.lines import Line
-from debgcd.bench.networks import random_vit, trainee
-from debgcd.bench.photos import photographs
-from debgcd.bench.session import Session
-from debgcd.bench.timing import Work
+from debgcd.bench.decode import photographs
+from debgcd.bench.networks import CPU, TUNED_BLOCKS, random_vit, trainee
+from debgcd.bench.results import Line
+from debgcd.bench.session import Session, Work
 from debgcd.data.manifest import from_paths
 from debgcd.model.load import load_backbone
+from debgcd.model.precision import pick_precision
 from debgcd.predict import predict
 from debgcd.progress import say
 from debgcd.train.categories import categories
 from debgcd.train.model_folder import Model
-
-TUNED_BLOCKS = 2
 
 
 def measure(session: Session) -> list[Line]:
@@ -32,20 +30,16 @@ def measure(session: Session) -> list[Line]:
         model = _model(session, source, resize, crop)
         manifest = from_paths(photographs(session, sizes.small, count))
         work = Work(lambda model=model, manifest=manifest: predict(model, manifest), count)  # type: ignore[misc]
-        seconds = session.seconds({name: work}, report=_silent)[name]  # `predict` reports for itself
+        seconds = session.seconds({name: work})[name]  # without a report: `predict` has its own
         what = f"{name} at {crop} px, {count} VGA files to categories"
         lines.append(Line("predict", what, "images/s", 1 / seconds))
     return lines
 
 
-def _silent(done: int, total: int, note: str = "") -> None:
-    pass
-
-
 def _model(session: Session, source: str, resize: int, crop: int) -> Model:
-    backbone = load_backbone(source, tuned_blocks=TUNED_BLOCKS, image_size=crop)
-    one = trainee(session, backbone)
-    config = session.config()
-    classes = [f"class {i:03d}" for i in range(session.sizes.known)]
-    views = replace(config.views, resize=resize, size=crop)
-    return Model(one.network, one.method, replace(config, views=views), categories(classes, session.sizes.k))
+    config, known = session.config(), session.sizes.known
+    precision = pick_precision("auto", CPU)
+    one = trainee(config, known, load_backbone(source, tuned_blocks=TUNED_BLOCKS, image_size=crop, precision=precision))
+    config = replace(config, views=replace(config.views, resize=resize, size=crop))
+    names = categories([f"class {i:03d}" for i in range(known)], session.sizes.k)
+    return Model(one.network, one.method, config, names)

@@ -1,29 +1,30 @@
-"""From the names of parts to results."""
+"""Measure the parts of a benchmark."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from debgcd.bench import decode, epoch, memory, predict, scaling, step, trunk
-from debgcd.bench.facts import facts
-from debgcd.bench.lines import Line
+from debgcd.bench import decode, memory, predict, training
+from debgcd.bench.networks import trunk_type
+from debgcd.bench.results import Line
 from debgcd.bench.session import Session
+from debgcd.machine import facts
 
 MEASURES = {
-    "step": step.measure,
-    "trunk": trunk.measure,
-    "epoch": epoch.measure,
+    "step": training.measure_step,
+    "trunk": training.measure_trunk,
+    "epoch": training.measure_epoch,
     "decode": decode.measure,
     "predict": predict.measure,
-    "memory": memory.measure,
-    "scaling": scaling.measure,
+    "memory": memory.measure_memory,
+    "scaling": memory.measure_scaling,
 }
 
 
 def run(session: Session, parts: Sequence[str], show: Callable[[list[Line]], None]) -> dict[str, Any]:
-    """Measure these parts and show each when it is done; all results, as JSON data."""
-    results: dict[str, Any] = {**facts(), "repeats": session.repeats, "lines": []}
+    """Measure these parts and show each as soon as it is done; returns all results as JSON data."""
+    results: dict[str, Any] = {**facts(), "trunk": trunk_type(), "repeats": session.repeats, "lines": []}
     for part in parts:
         lines = MEASURES[part](session)
         show(lines)

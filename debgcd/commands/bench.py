@@ -15,7 +15,7 @@ from debgcd.errors import UsageError
 from debgcd.overlay import suggest
 
 if TYPE_CHECKING:
-    from debgcd.bench.lines import Line
+    from debgcd.bench.results import Line
 
 BACKBONES = ("vit-s16", "vit-b16")
 
@@ -26,17 +26,21 @@ def add(subparsers: Subparsers) -> None:
         subparsers,
         "bench",
         bench,
-        "measure speed and memory on this machine, against the plain way",
+        "measure speed and memory on this machine, compared with the plain way",
         "debgcd bench step decode -o results.json",
     )
     listed = "; ".join(f"{name}: {what}" for name, what in PARTS.items())
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"default all. {listed}")
-    parser.add_argument("--repeats", type=int, default=3, metavar="N", help="the median of so many (default 3)")
-    parser.add_argument("--batch", type=int, metavar="N", help="images a step (default 16 for vit-s16, 8 for vit-b16)")
+    parser.add_argument(
+        "--repeats", type=int, default=3, metavar="N", help="timed rounds; the median counts (default 3)"
+    )
+    parser.add_argument(
+        "--batch", type=int, metavar="N", help="images per step (default 16 for vit-s16, 8 for vit-b16)"
+    )
     parser.add_argument(
         "--backbone-size", action="append", choices=BACKBONES, help="default both; repeatable", dest="backbones"
     )
-    parser.add_argument("-o", dest="out", type=Path, metavar="FILE.json", help="also write the results here")
+    parser.add_argument("-o", dest="out", type=Path, metavar="FILE.json", help="also write the results to this file")
     parser.add_argument(
         "--table", type=Path, metavar="PAGE.md", help="also write them into this page, between its markers"
     )
@@ -52,12 +56,12 @@ def bench(options: argparse.Namespace) -> None:
             raise UsageError(f"--{name} must be at least 1, not {getattr(options, name)}")
     if options.out is not None:
         if options.out.is_dir():
-            raise UsageError(f"-o {options.out} is a folder; name the JSON file to write")
+            raise UsageError(f"-o {options.out} is a folder; give the path of a JSON file")
         options.out.parent.mkdir(parents=True, exist_ok=True)
 
+    from debgcd.bench.results import require_markers, write_table
     from debgcd.bench.run import run
     from debgcd.bench.session import SHAPES, Session
-    from debgcd.bench.table import require_markers, write_table
     from debgcd.files import write_json
 
     if options.table is not None:
@@ -77,7 +81,7 @@ def bench(options: argparse.Namespace) -> None:
 
 
 def _show(lines: list[Line]) -> None:
-    from debgcd.bench.lines import HEAD, cells
+    from debgcd.bench.results import HEAD, cells
 
     entries = [line.to_json() for line in lines]
     table(HEAD[1:], [cells(entry)[1:] for entry in entries])

@@ -34,7 +34,7 @@ def fetch(options: argparse.Namespace) -> None:
     from debgcd.data.benchmarks import facts_of, read_benchmark
     from debgcd.data.fetch import fetch as get
     from debgcd.data.fetch import folders
-    from debgcd.train.start import cache_folder
+    from debgcd.machine import cache_folder
 
     about = facts_of(options.name)
     there = next((folder for folder in folders(about, options.root) if folder.exists()), None)

@@ -82,7 +82,7 @@ def read_source(options: argparse.Namespace) -> Source:
     if options.root is None:
         raise UsageError(f"--benchmark {options.benchmark} needs --root DIR: the set's folder, or the one it lies in")
     from debgcd.data.benchmarks import read_benchmark
-    from debgcd.train.start import cache_folder
+    from debgcd.machine import cache_folder
 
     found = read_benchmark(options.benchmark, options.root, cache_folder(options.cache), options.split or "published")
     return Source(found.facts.name, found.folder, found.manifest, found)

@@ -30,10 +30,10 @@ def predict(options: argparse.Namespace) -> None:
     """`debgcd predict`."""
     from debgcd.data.manifest import read_manifest, write_skipped
     from debgcd.files import write_text
+    from debgcd.machine import cache_folder
     from debgcd.predict import open_model
     from debgcd.predict import predict as ask
     from debgcd.train.finish import predictions_csv
-    from debgcd.train.start import cache_folder
 
     model = open_model(options.run, cache_folder(options.cache), options.backbone)
     if options.out is not None:  # before the work, not after it

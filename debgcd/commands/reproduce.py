@@ -83,10 +83,10 @@ def reproduce(options: argparse.Namespace) -> None:
         )
     if not options.root:
         raise UsageError(f"say where the sets lie: debgcd reproduce {options.name} --root DIR (debgcd fetch gets some)")
+    from debgcd.machine import cache_folder
     from debgcd.reproduce.run import Wish, plan
     from debgcd.reproduce.run import reproduce as work
     from debgcd.reproduce.table import page
-    from debgcd.train.start import cache_folder
 
     wish = Wish(
         experiment=chosen,

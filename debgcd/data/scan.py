@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from debgcd.data.cores import cores
 from debgcd.data.decode import Reason, Unusable, decode
 from debgcd.data.rows import Manifest, Skipped, shown
+from debgcd.machine import cores
 
 FEW = 256  # below this many files starting processes takes longer than it saves
 CHUNK = 32

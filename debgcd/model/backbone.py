@@ -11,12 +11,11 @@ from __future__ import annotations
 from abc import abstractmethod
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from debgcd.model.precision import autocast
+from debgcd.model.precision import Precision, autocast
 
 CHUNK = 16  # at most so many images go through the trunk together on a CPU core
 
@@ -43,7 +42,7 @@ class Backbone(nn.Module):
     tuned: nn.ModuleList  # the last n blocks, and nothing else
     pixel_mean: Tensor  # (3, 1, 1), in grey levels 0..255
     pixel_std: Tensor  # (3, 1, 1)
-    precision: Literal["fp32", "bf16"] = "fp32"  # of the trunk
+    precision: Precision = "fp32"  # of the trunk
 
     def trunk(self, images: Tensor) -> Tensor:
         """Tokens of images, without gradient: (N, 3, H, W) uint8 -> (N, ...) float."""

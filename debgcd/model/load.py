@@ -7,27 +7,41 @@ from pathlib import Path
 from debgcd.errors import DataError
 from debgcd.model.backbone import Backbone
 from debgcd.model.lite import load_lite
+from debgcd.model.precision import Precision
 
 DEFAULT = "facebook/dino-vitb16"
 
 
 def load_backbone(
-    name: str, *, tuned_blocks: int, image_size: int, revision: str | None = None, cache: Path | None = None
+    name: str,
+    *,
+    tuned_blocks: int,
+    image_size: int,
+    revision: str | None = None,
+    cache: Path | None = None,
+    precision: Precision = "fp32",
 ) -> Backbone:
-    """The backbone "lite0", or the ViT of a hub id, a folder or a .pth file."""
+    """The backbone "lite0", or the ViT of a hub id, a folder or a .pth file; its trunk computes in this precision."""
     if name == "lite0":
-        return load_lite(tuned_blocks)
-    from debgcd.model.vit import load_vit  # transformers takes seconds to import
+        backbone: Backbone = load_lite(tuned_blocks)
+    else:
+        from debgcd.model.vit import load_vit  # transformers takes seconds to import
 
-    return load_vit(name, tuned_blocks=tuned_blocks, image_size=image_size, revision=revision, cache=cache)
+        backbone = load_vit(name, tuned_blocks=tuned_blocks, image_size=image_size, revision=revision, cache=cache)
+    backbone.precision = precision
+    return backbone
 
 
-def load_default(*, tuned_blocks: int, image_size: int, cache: Path | None) -> tuple[Backbone, str]:
+def load_default(
+    *, tuned_blocks: int, image_size: int, cache: Path | None, precision: Precision
+) -> tuple[Backbone, str]:
     """The paper's backbone if it is cached or can be downloaded, else lite0; and one line that says which and why."""
     try:
-        backbone = load_backbone(DEFAULT, tuned_blocks=tuned_blocks, image_size=image_size, cache=cache)
+        backbone = load_backbone(
+            DEFAULT, tuned_blocks=tuned_blocks, image_size=image_size, cache=cache, precision=precision
+        )
         return backbone, f"backbone: {DEFAULT} (the paper's; choose another with --backbone)"
     except DataError:
-        return load_lite(tuned_blocks), (
+        return load_backbone("lite0", tuned_blocks=tuned_blocks, image_size=image_size, precision=precision), (
             f"backbone: lite0, because {DEFAULT} is neither cached nor reachable (choose another with --backbone)"
         )

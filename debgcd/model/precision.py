@@ -11,6 +11,8 @@ import torch
 
 from debgcd.errors import UsageError
 
+Precision = Literal["fp32", "bf16"]
+
 
 def pick_device(name: str) -> torch.device:
     """The device of this name; "auto" takes CUDA or Apple's GPU where there is one."""
@@ -26,7 +28,7 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
-def pick_precision(wanted: Literal["auto", "fp32", "bf16"], device: torch.device) -> Literal["fp32", "bf16"]:
+def pick_precision(wanted: Literal["auto", "fp32", "bf16"], device: torch.device) -> Precision:
     """The trunk's precision on this device; "auto" takes bfloat16 where the device computes faster in it."""
     if wanted == "auto":
         return "bf16" if gains_from_bf16(device) else "fp32"
@@ -43,6 +45,6 @@ def gains_from_bf16(device: torch.device) -> bool:
     return False
 
 
-def autocast(device: torch.device, precision: Literal["fp32", "bf16"]) -> torch.autocast:
+def autocast(device: torch.device, precision: Precision) -> torch.autocast:
     """The context in which the trunk runs."""
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16")

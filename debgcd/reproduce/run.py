@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from debgcd import config as configuration
-from debgcd.bench.facts import facts
+from debgcd.bench.networks import trunk_type
 from debgcd.config import Config
 from debgcd.data import paper
 from debgcd.data.benchmarks import Benchmark, facts_of, read_benchmark, resolve
 from debgcd.errors import DataError
 from debgcd.files import lock, write_json, write_text
+from debgcd.machine import facts
 from debgcd.progress import say
 from debgcd.reproduce.experiments import Experiment
 from debgcd.reproduce.grid import Cell, Images, cell, devices, finish
@@ -102,7 +103,7 @@ def reproduce(wish: Wish, plan: Plan) -> Outcome:
             seeds=wish.seeds,
             results=tuple(results),
             not_run=tuple(not_run),
-            facts=facts(),
+            facts={**facts(), "trunk": trunk_type()},
         )
         write_json(wish.out / f"{wish.experiment.name}.json", outcome.to_json())
         write_text(wish.out / f"{wish.experiment.name}.md", page(outcome))

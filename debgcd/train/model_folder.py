@@ -75,15 +75,14 @@ def load_model(folder: Path, *, backbone: str | None, cache: Path, device: str =
         image_size=config.views.size,
         revision=None if backbone else config.backbone.revision,
         cache=cache,
+        # where the run had bfloat16 and this device has not, single precision: the same up to rounding
+        precision=pick_precision("auto" if config.run.precision == "bf16" else "fp32", pick_device(device)),
     )
     if trunk.identity.sha256 != config.backbone.sha256:
         raise DataError(
             f"the backbone {backbone or config.backbone.name} is not the one this model was trained on (its sha256 differs); "
             "point --backbone at the original weights"
         )
-    # where the run had bfloat16 and this device has not, single precision: the same up to rounding
-    wanted = "auto" if config.run.precision == "bf16" else config.run.precision
-    trunk.precision = pick_precision(wanted, pick_device(device))
     network = Network(trunk, method.heads(trunk.width))
     try:
         network.load_state(tensors)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import json
-import platform
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +15,7 @@ from debgcd.config import Config
 from debgcd.data.manifest import Manifest, read_manifest, write_manifest, write_skipped
 from debgcd.errors import DataError, UsageError
 from debgcd.files import write_json, write_text
+from debgcd.machine import environment
 
 # What `create` writes before config.yaml, and the lock; where there is no more than this, a run was killed before it began
 # or was refused.
@@ -104,28 +102,6 @@ def open_run(folder: Path) -> Run:
     if None in (config.backbone.name, config.backbone.tuned_blocks):
         raise DataError(f"{folder / 'config.yaml'} is not complete, as a run writes it; restore it or train again")
     return Run(folder, config, read_manifest(folder / "manifest.csv"))
-
-
-def environment() -> dict[str, str]:
-    """Versions and machine, for whoever asks later why a number differs."""
-    packages = (
-        "debgcd",
-        "torch",
-        "transformers",
-        "numpy",
-        "scipy",
-        "scikit-learn",
-        "pillow",
-        "simplejpeg",
-        "safetensors",
-    )
-    versions = {}
-    for name in packages:
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            versions[name] = "not installed"
-    return {"python": sys.version.split()[0], "platform": platform.platform(), "cpu": platform.machine(), **versions}
 
 
 def training_rows(manifest: Manifest) -> NDArray[np.int64]:

@@ -17,6 +17,7 @@ from debgcd.data.image_cache import decide_image_cache
 from debgcd.data.manifest import Manifest, lost_classes, require_trainable, scan, write_skipped
 from debgcd.errors import DataError, DebgcdError, UsageError
 from debgcd.files import lock
+from debgcd.machine import cache_folder
 from debgcd.methods import METHODS, require_method
 from debgcd.model.backbone import Backbone
 from debgcd.model.load import load_backbone, load_default
@@ -32,11 +33,6 @@ from debgcd.train.setup import Setup, centre_tokens, decide_bank, open_tokens, p
 from debgcd.train.watch import has_truth
 
 FEW_IMAGES = 5000  # 200 epochs of the paper are too few steps below this
-
-
-def cache_folder(given: str | os.PathLike[str] | None) -> Path:
-    """The folder given, else $DEBGCD_CACHE, else ~/.cache/debgcd."""
-    return Path(given or os.environ.get("DEBGCD_CACHE") or Path.home() / ".cache" / "debgcd")
 
 
 def begin(manifest: Manifest, config: Config, folder: Path, verify: bool = False) -> Run:
@@ -115,20 +111,27 @@ def decide(config: Config, manifest: Manifest) -> tuple[Config, Backbone]:
         say("method: sskmeans, because nothing is trained in 0 steps: semi-supervised k-means on frozen features")
         config = replace(config, method="sskmeans")
     tuned = METHODS[config.method].tuned_blocks if wanted.tuned_blocks is None else wanted.tuned_blocks
+    device = pick_device(config.run.device)
+    precision = pick_precision(config.run.precision, device)
+    if precision == "bf16" and not gains_from_bf16(device):
+        say("precision: bf16, which this device emulates slowly (choose another with --set run.precision=fp32)")
     if wanted.name is None:
-        backbone, line = load_default(tuned_blocks=tuned, image_size=config.views.size, cache=cache)
+        backbone, line = load_default(
+            tuned_blocks=tuned, image_size=config.views.size, cache=cache, precision=precision
+        )
         say(line)
     else:
         # absolute, because a run may be resumed from another folder
         name = os.path.abspath(wanted.name) if Path(wanted.name).exists() else wanted.name
         say(f"backbone: {name} (choose another with --backbone)")
         backbone = load_backbone(
-            name, tuned_blocks=tuned, image_size=config.views.size, revision=wanted.revision, cache=cache
+            name,
+            tuned_blocks=tuned,
+            image_size=config.views.size,
+            revision=wanted.revision,
+            cache=cache,
+            precision=precision,
         )
-    precision = pick_precision(config.run.precision, pick_device(config.run.device))
-    backbone.precision = precision
-    if precision == "bf16" and not gains_from_bf16(pick_device(config.run.device)):
-        say("precision: bf16, which this device emulates slowly (fp32 with --set run.precision=fp32)")
     identity = backbone.identity
     chosen = replace(wanted, name=identity.name, revision=identity.revision, sha256=identity.sha256, tuned_blocks=tuned)
     if config.model_kept == "best-old" and not has_truth(manifest.select(test_rows(manifest))):
@@ -148,22 +151,21 @@ def decide(config: Config, manifest: Manifest) -> tuple[Config, Backbone]:
 
 
 def _backbone(run: Run) -> Backbone:
-    wanted = run.config.backbone
-    assert wanted.name is not None and wanted.tuned_blocks is not None
+    wanted, precision = run.config.backbone, run.config.run.precision
+    assert wanted.name is not None and wanted.tuned_blocks is not None and precision != "auto"
     backbone = load_backbone(
         wanted.name,
         tuned_blocks=wanted.tuned_blocks,
         image_size=run.config.views.size,
         revision=wanted.revision,
         cache=cache_folder(run.config.run.cache),
+        precision=precision,
     )
     if backbone.identity.sha256 != wanted.sha256:
         raise DataError(
             f"the weights of {wanted.name} are not those the run in {run.folder} began with (their sha256 differs); "
             "put the original ones back"
         )
-    assert run.config.run.precision != "auto"
-    backbone.precision = run.config.run.precision
     return backbone
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from debgcd.bench import apart as module
-from debgcd.bench.apart import Peak, anonymous_bytes, apart
+from debgcd.bench import session
+from debgcd.bench.session import Peak, anonymous_bytes, apart
 from debgcd.errors import DebgcdError
 
 pytestmark = pytest.mark.skipif(anonymous_bytes() is None, reason="this system does not tell RssAnon")
@@ -58,7 +58,7 @@ def test_pages_of_a_mapped_file_do_not_count(tmp_path: Path) -> None:
 
 
 def test_without_proc_there_is_no_peak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "STATUS", tmp_path / "no such file")
+    monkeypatch.setattr(session, "STATUS", tmp_path / "no such file")
     with Peak() as peak:
         pass
     assert peak.bytes is None

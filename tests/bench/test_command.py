@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from debgcd.bench import PARTS
-from debgcd.bench.lines import Line
+from debgcd.bench.results import BEGIN, END, Line
 from debgcd.bench.session import Session
-from debgcd.bench.table import BEGIN, END
 
 
 @pytest.fixture

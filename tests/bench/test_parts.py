@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from toy import SHAPE, SIZES, toy
 
-from debgcd.bench import PARTS, decode, epoch, memory, predict, scaling, step, trunk
-from debgcd.bench.epoch import Costs, epoch_seconds
-from debgcd.bench.photos import photographs
+from debgcd.bench import PARTS, decode, memory, predict, training
+from debgcd.bench.decode import photographs
 from debgcd.bench.run import MEASURES, run
 from debgcd.bench.session import DataSet
-from debgcd.data.cores import cores
+from debgcd.bench.training import Costs, epoch_seconds
+from debgcd.machine import cores
 
 
 @pytest.fixture
@@ -26,7 +26,6 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
         return work(*arguments), 2**30
 
     monkeypatch.setattr(memory, "apart", here)
-    monkeypatch.setattr(scaling, "apart", here)
 
 
 def test_every_part_that_is_named_exists() -> None:
@@ -47,7 +46,7 @@ def test_results_are_json_with_a_fixed_form(tmp_path: Path) -> None:
 
 def test_step(tmp_path: Path) -> None:
     """With a clock on which everything takes one second all ratios are one."""
-    lines = step.measure(toy(tmp_path))
+    lines = training.measure_step(toy(tmp_path))
     assert [line.what for line in lines] == [
         "ViT-toy, 4 images, 2 tuned blocks",
         "ViT-toy, 4 images, 2 tuned blocks, from the bank",
@@ -57,7 +56,7 @@ def test_step(tmp_path: Path) -> None:
 
 
 def test_trunk(tmp_path: Path) -> None:
-    (line,) = trunk.measure(toy(tmp_path))
+    (line,) = training.measure_trunk(toy(tmp_path))
     assert (line.unit, line.ratio) == ("GFLOP/s", 1.0)
     assert line.ours is not None and line.ours > 0
 
@@ -76,7 +75,7 @@ def test_an_epoch_is_its_steps_and_its_share_of_an_evaluation(every: int) -> Non
 
 def test_epoch(tmp_path: Path) -> None:
     """Every timed work takes one second: what comes out can be added up by hand."""
-    fresh, built2, built1, schedule = epoch.measure(toy(tmp_path))
+    fresh, built2, built1, schedule = training.measure_epoch(toy(tmp_path))
     data = SIZES.data
     decoding = 1 / SIZES.small_photos / cores()  # a second for all photographs
     step_, look, from_bank = 1 / SHAPE.batch, 1 / (2 * SHAPE.batch), 1 / data.batch
@@ -97,10 +96,10 @@ def test_epoch(tmp_path: Path) -> None:
 def test_epoch_takes_each_time_from_where_it_belongs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     steps = {"fresh-2": 3.0, "plain-2": 50.0, "plain-1": 70.0, "bank-2": 1e6, "bank-1": 1e6}
     times = {"bank-2": 0.7, "bank-1": 0.2, "plain": 11.0, "fresh": 5.0, "look-2": 0.03, "look-1": 0.01, "build": 13.0}
-    monkeypatch.setattr(epoch, "step_seconds", lambda session, shape: steps)
-    monkeypatch.setattr(epoch, "_seconds", lambda session, shape: times)
-    monkeypatch.setattr(epoch, "decode_seconds", lambda *_: {"ours": 0.5 * cores(), "plain": 1.5 * cores()})
-    fresh, built2, built1, schedule = epoch.measure(toy(tmp_path))
+    monkeypatch.setattr(training, "step_seconds", lambda session, shape: steps)
+    monkeypatch.setattr(training, "_part_seconds", lambda session, shape: times)
+    monkeypatch.setattr(training, "decode_seconds", lambda *_: {"ours": 0.5 * cores(), "plain": 1.5 * cores()})
+    fresh, built2, built1, schedule = training.measure_epoch(toy(tmp_path))
     plain2, plain1 = (24 * (step + 1.5) + (16 + 8) * (11 + 1.5) for step in (50, 70))
     bank2 = 24 * 0.7 + (16 * 0.03 + 8 * 5.5) / 10
     expected = [
@@ -142,7 +141,7 @@ def test_predict(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("in_this_process")
 def test_memory(tmp_path: Path) -> None:
-    lines = memory.measure(toy(tmp_path))
+    lines = memory.measure_memory(toy(tmp_path))
     assert [(line.unit, line.ours, line.met) for line in lines] == [
         ("GiB", 1.0, True),
         ("GiB", 1.0, True),
@@ -157,15 +156,15 @@ def test_memory(tmp_path: Path) -> None:
 
 
 def test_memory_says_so_where_the_system_does_not_tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("debgcd.bench.apart.STATUS", tmp_path / "no such file")
-    (line,) = memory.measure(toy(tmp_path))
+    monkeypatch.setattr("debgcd.bench.session.STATUS", tmp_path / "no such file")
+    (line,) = memory.measure_memory(toy(tmp_path))
     assert line.ours is None
     assert "/proc/self/status" in line.note
 
 
 @pytest.mark.usefixtures("in_this_process")
 def test_scaling(tmp_path: Path) -> None:
-    lines = scaling.measure(toy(tmp_path))
+    lines = memory.measure_scaling(toy(tmp_path))
     assert len(lines) == 4 * len(SIZES.scaling)
     assert lines[0].what == "40 images, 4 categories: step of the heads"
     assert all(line.ours is not None and line.ours > 0 for line in lines)

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from debgcd.bench.lines import Line, compare
-from debgcd.bench.table import BEGIN, END, markdown, write_table
+from debgcd.bench.results import BEGIN, END, Line, compare, markdown, write_table
 from debgcd.errors import UsageError
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from debgcd.bench.lines import Line, cells, compare
-from debgcd.bench.timing import Work, interleave
+from debgcd.bench.results import Line, cells, compare
+from debgcd.bench.session import Work, interleave
 
 
 class Machine:
-    """A clock, and works that move it by given seconds, one number a call."""
+    """A clock, and works that move it by given seconds, one number per call."""
 
     def __init__(self) -> None:
         self.now, self.calls = 0.0, []
@@ -34,7 +34,7 @@ def test_the_ways_take_turns_and_the_first_round_does_not_count() -> None:
     }
     found = interleave(works, 3, lambda: machine.now, lambda done, total, note="": reported.append((done, total)))
     assert machine.calls == ["ours", "plain"] * 4
-    assert found == {"ours": 3.0, "plain": 1.1}  # the medians of 2 8 3 and of 10 30 11, an image
+    assert found == {"ours": 3.0, "plain": 1.1}  # the medians of 2 8 3 and of 10 30 11, per image
     assert reported == [(i, 8) for i in range(1, 9)]
 
 

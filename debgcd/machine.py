@@ -1,0 +1,72 @@
+"""The machine and its software: cores, processor, versions, the cache folder."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+PACKAGES = (
+    "debgcd",
+    "torch",
+    "transformers",
+    "numpy",
+    "scipy",
+    "scikit-learn",
+    "pillow",
+    "simplejpeg",
+    "safetensors",
+)
+
+
+def cache_folder(given: str | os.PathLike[str] | None) -> Path:
+    """The folder given, else $DEBGCD_CACHE, else ~/.cache/debgcd."""
+    return Path(given or os.environ.get("DEBGCD_CACHE") or Path.home() / ".cache" / "debgcd")
+
+
+def cores() -> int:
+    """Cores available to this process; in a container often fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def processor() -> str:
+    """The model name of the CPU where the system provides it, else the architecture."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.machine()
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that results depend on."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def environment() -> dict[str, str]:
+    """environment.json of a run: platform and versions, to explain later why a number differs."""
+    return {"platform": platform.platform(), "cpu": platform.machine(), **versions()}
+
+
+def facts() -> dict[str, Any]:
+    """When and on what a measurement was made."""
+    import torch  # here, because torch takes seconds to import and the rest of this module does not need it
+
+    return {
+        "date": datetime.date.today().isoformat(),
+        "processor": processor(),
+        "cores": cores(),
+        "threads": torch.get_num_threads(),
+        "versions": versions(),
+    }
