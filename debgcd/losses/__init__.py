@@ -1,5 +1,7 @@
 """The paper's equations as pure functions, one file for each group; `docs/paper.md` maps them all.
 
+`orca` holds those of a method that the paper is compared with.
+
 Shapes: B images, two views stacked as 2B rows (i and i+B are the views of one image), K categories, M known ones. Every
 function is defined on empty sets: it returns a zero that is still part of the graph.
 """
@@ -14,6 +16,7 @@ from debgcd.losses.detector import (
     one_vs_all_labelled,
     one_vs_all_unlabelled,
 )
+from debgcd.losses.orca import margin_supervised, pairwise, partners, uncertainty
 
 __all__ = [
     "accepted",
@@ -21,6 +24,7 @@ __all__ = [
     "consistent",
     "debiased_unlabelled",
     "info_nce",
+    "margin_supervised",
     "mean_entropy",
     "novelty",
     "on_side",
@@ -28,7 +32,10 @@ __all__ = [
     "one_vs_all_entropy",
     "one_vs_all_labelled",
     "one_vs_all_unlabelled",
+    "pairwise",
+    "partners",
     "self_distillation",
     "supervised",
     "supervised_contrastive",
+    "uncertainty",
 ]
