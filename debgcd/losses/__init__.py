@@ -1,6 +1,6 @@
 """The paper's equations as pure functions, one file for each group; `docs/paper.md` maps them all.
 
-`orca` holds those of a method that the paper is compared with.
+`orca` and `uno` hold those of the methods that the paper is compared with.
 
 Shapes: B images, two views stacked as 2B rows (i and i+B are the views of one image), K categories, M known ones. Every
 function is defined on empty sets: it returns a zero that is still part of the graph.
@@ -17,6 +17,7 @@ from debgcd.losses.detector import (
     one_vs_all_unlabelled,
 )
 from debgcd.losses.orca import margin_supervised, pairwise, partners, uncertainty
+from debgcd.losses.uno import sinkhorn, swapped, swapped_targets
 
 __all__ = [
     "accepted",
@@ -35,7 +36,10 @@ __all__ = [
     "pairwise",
     "partners",
     "self_distillation",
+    "sinkhorn",
     "supervised",
     "supervised_contrastive",
+    "swapped",
+    "swapped_targets",
     "uncertainty",
 ]

@@ -1,6 +1,6 @@
-"""Slow forms of the losses of ORCA, written from its paper with loops and `math`, never from our code.
+"""Slow forms of the losses of ORCA and UNO, written from their papers with loops and `math`, never from our code.
 
-Tensors come in as nested lists, as in oracles.py.
+Tensors come in as nested lists, as in oracles.py; heads are one more level outside.
 """
 
 import math
@@ -59,3 +59,61 @@ def pairwise(logits: Rows, partner: list[int], temperature: float = 0.1) -> floa
         two = log_softmax(logits[images + partner[i]], temperature)
         terms.append(-log_sum_exp([a + b for a, b in zip(one, two, strict=True)]))
     return mean(terms)
+
+
+# UNO (Fini et al. 2021)
+
+
+def sinkhorn(logits: Rows, iterations: int = 3, epsilon: float = 0.05) -> Rows:
+    """Sinkhorn-Knopp on exp(logits / epsilon): so many times, every category is scaled to the weight 1/K, then every
+    image to the weight 1/N; at last multiplied by N, so that an image's weights sum to 1.
+    """
+    if not logits:
+        return []
+    images, categories = len(logits), len(logits[0])
+    largest = max(max(row) for row in logits)
+    q = [[math.exp((value - largest) / epsilon) for value in row] for row in logits]
+    for _ in range(iterations):
+        for k in range(categories):
+            weight = math.fsum(row[k] for row in q)
+            for row in q:
+                row[k] /= weight * categories
+        for row in q:
+            weight = math.fsum(row)
+            for k in range(categories):
+                row[k] /= weight * images
+    return [[value * images for value in row] for row in q]
+
+
+def swapped_targets(
+    logits: list[Rows], label: list[int], iterations: int = 3, epsilon: float = 0.05
+) -> list[list[list[float]]]:
+    """The target of each row of each head, from the labels of the B images (-1: none): one-hot for a labelled image; for
+    another one, the row of its *other* view in the Sinkhorn assignment of all unlabelled images in that view.
+    """
+    images = len(label)
+    free = [i for i in range(images) if label[i] < 0]
+    result = []
+    for head in logits:
+        targets: Rows = [[] for _ in head]
+        for view in (0, 1):
+            assigned = sinkhorn([head[view * images + i] for i in free], iterations, epsilon)
+            for i in range(images):
+                if label[i] < 0:
+                    targets[(1 - view) * images + i] = assigned[free.index(i)]
+                else:
+                    targets[view * images + i] = [float(k == label[i]) for k in range(len(head[0]))]
+        result.append(targets)
+    return result
+
+
+def swapped(logits: list[Rows], targets: list[Rows], temperature: float = 0.1) -> Row:
+    """For each head: minus the sum over k of target(k) log p(k); mean over its rows."""
+    values = []
+    for head, wanted in zip(logits, targets, strict=True):
+        terms = []
+        for row, target in zip(head, wanted, strict=True):
+            log_p = log_softmax(row, temperature)
+            terms.append(-math.fsum(t * value for t, value in zip(target, log_p, strict=True)))
+        values.append(mean(terms))
+    return values
