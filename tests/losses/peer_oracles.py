@@ -1,11 +1,11 @@
-"""Slow forms of the losses of ORCA and UNO, written from their papers with loops and `math`, never from our code.
+"""Slow forms of the losses of ORCA, UNO and μGCD, written from their papers with loops and `math`, never from our code.
 
 Tensors come in as nested lists, as in oracles.py; heads are one more level outside.
 """
 
 import math
 
-from oracles import Row, Rows, dot, log_softmax, log_sum_exp, mean
+from oracles import Row, Rows, dot, log_softmax, log_sum_exp, mean, softmax
 
 # ORCA (Cao et al. 2022)
 
@@ -117,3 +117,22 @@ def swapped(logits: list[Rows], targets: list[Rows], temperature: float = 0.1) -
             terms.append(-math.fsum(t * value for t, value in zip(target, log_p, strict=True)))
         values.append(mean(terms))
     return values
+
+
+# μGCD (Vaze et al. 2023)
+
+
+def teacher_distillation(student: Rows, teacher: Rows, teacher_temp: float, student_temp: float = 0.1) -> float:
+    """L_u without its entropy term: minus the sum over k of the teacher's sharpened q(k) times the student's log p(k);
+    mean over the images.
+    """
+    terms = []
+    for own, given in zip(student, teacher, strict=True):
+        q, log_p = softmax(given, teacher_temp), log_softmax(own, student_temp)
+        terms.append(-math.fsum(a * b for a, b in zip(q, log_p, strict=True)))
+    return mean(terms)
+
+
+def momentum(progress: float, base: float, end: float) -> float:
+    """omega(t) = omega_T - (1 - omega_base) (cos(pi t / T) + 1) / 2."""
+    return end - (1.0 - base) * (math.cos(math.pi * progress) + 1.0) / 2.0
