@@ -30,7 +30,7 @@ from debgcd import config as configuration
 from debgcd.bench.facts import facts
 from debgcd.cluster.estimate_k import Estimate, estimate_k
 from debgcd.data.manifest import Manifest
-from debgcd.evaluate.accuracy import clustering_accuracy
+from debgcd.evaluate import clustering_accuracy
 from debgcd.progress import progress, say
 from debgcd.train.run import training_labels, training_paths, training_rows
 from debgcd.train.setup import frozen_features, open_tokens

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from debgcd.figures.exemplars import GAP, LABEL, TILE, draw_exemplars
+from debgcd.figures import GAP, LABEL, TILE, draw_exemplars
 from debgcd.train.categories import Category
 from debgcd.train.finish import Prediction
 
