@@ -32,10 +32,8 @@ from debgcd.cluster.estimate_k import Estimate, estimate_k
 from debgcd.data.manifest import Manifest
 from debgcd.evaluate import clustering_accuracy
 from debgcd.progress import progress, say
-from debgcd.train.run import training_labels, training_paths, training_rows
 from debgcd.train.setup import frozen_features, open_tokens
 from debgcd.train.start import cache_folder, decide, once
-from debgcd.train.watch import truth_ids
 
 ROOT = Path(__file__).resolve().parent.parent
 FILE, PAGE = ROOT / "docs" / "estimate_k.json", ROOT / "docs" / "unknown_k.md"
@@ -68,7 +66,7 @@ def main() -> None:
 def measured(name: str, manifest: Manifest, seed: int) -> dict[str, Any]:
     """All three ways on one set; `consensus` contains `ward`."""
     say(f"\n{name}:")
-    label, features = training_labels(manifest), lite_features(manifest)
+    label, features = manifest.training_labels, lite_features(manifest)
     found: dict[str, Estimate] = {}
     for way in ("consensus", "brent"):
         with progress(way) as report:
@@ -80,7 +78,7 @@ def measured(name: str, manifest: Manifest, seed: int) -> dict[str, Any]:
         "images": len(label),
         "labelled": int((label >= 0).sum()),
         "known": len(manifest.classes),
-        "truth": len(np.unique(truth_ids(manifest, training_rows(manifest)))),
+        "truth": len(np.unique(manifest.truth_ids(manifest.training_rows))),
         "estimate": both.k,
         "interval": [both.low, both.high],
         "ward": both.answers["ward"],
@@ -94,7 +92,7 @@ def lite_features(manifest: Manifest) -> Tensor:
     small = configuration.override(configuration.compose("small"), {"backbone": {"name": "lite0"}}, "benchmark")
     config, backbone = decide(once(replace(small, method="sskmeans", views=replace(small.views, bank="off"))), manifest)
     tokens = open_tokens(config, manifest, backbone, cache_folder(None))
-    return frozen_features(backbone, tokens, training_paths(manifest)).cpu()
+    return frozen_features(backbone, tokens, manifest.training_paths).cpu()
 
 
 def table(entries: dict[str, Any]) -> str:

@@ -98,19 +98,18 @@ def from_arrays(
 
 def require_trainable(manifest: Manifest, k: int | None) -> None:
     """Raise unless there is something to learn from, something to discover in, and K categories fit the data."""
-    train = manifest.is_train()
-    labelled = manifest.is_labelled()
-    if not labelled.any():
+    label = manifest.training_labels
+    if not (label >= 0).any():
         raise DataError(
             "No training image has a label, so there is no known class to start from: put labelled images into "
             "labelled/<class>/ or fill the column label."
         )
-    if not (train & ~labelled).any():
+    if not (label < 0).any():
         raise DataError(
             "Every training image has a label, so there is nothing to discover: put the images to be sorted into "
             "unlabelled/ or leave their label empty."
         )
-    known, count = len(manifest.classes), int(train.sum())
+    known, count = len(manifest.classes), len(label)
     if k is not None and k < known:
         raise UsageError(
             f"K is {k} but the labels name M = {known} classes: K counts known and new ones together, so give at least "

@@ -25,10 +25,9 @@ from debgcd.train.finish import evaluate, unlabelled, write_evaluation
 from debgcd.train.how_many import decide_k
 from debgcd.train.loop import length, train
 from debgcd.train.model_folder import load_model
-from debgcd.train.run import Run, open_run, test_rows, training_labels, training_paths, training_rows
+from debgcd.train.run import Run, open_run
 from debgcd.train.run import create as create_run
 from debgcd.train.setup import Setup, decide_bank, open_tokens, prepare
-from debgcd.train.watch import has_truth
 
 FEW_IMAGES = 5000  # 200 epochs of the paper are too few steps below this
 
@@ -78,8 +77,8 @@ def measure(folder: Path) -> dict[str, object]:
     cache = cache_folder(run.config.run.cache)
     model = load_model(run.model, backbone=None, cache=cache, device=run.config.run.device)
     tokens = open_tokens(once(run.config), run.manifest, model.network.backbone, cache)
-    known, label = len(run.manifest.classes), training_labels(run.manifest)
-    setup = Setup(model.network, model.method, tokens, label, known, training_paths(run.manifest))
+    known, label = len(run.manifest.classes), run.manifest.training_labels
+    setup = Setup(model.network, model.method, tokens, label, known, run.manifest.training_paths)
     return write_evaluation(run, evaluate(run, setup, unlabelled(setup)), len(model.categories))
 
 
@@ -90,7 +89,7 @@ def once(config: Config) -> Config:
 
 def choose_preset(manifest: Manifest) -> str:
     """`small` without a GPU or for few images, else `paper`; said in one line."""
-    images = len(training_rows(manifest))
+    images = len(manifest.training_rows)
     if pick_device("auto").type == "cpu":
         name, why = "small", "there is no GPU"
     elif images < FEW_IMAGES:
@@ -107,7 +106,7 @@ def decide(config: Config, manifest: Manifest) -> tuple[Config, Backbone]:
     Only K may stay open: its estimate needs the features.
     """
     wanted, cache = config.backbone, cache_folder(config.run.cache)
-    paths = training_paths(manifest)
+    paths = manifest.training_paths
     if METHODS[config.method].trains and not length(config.schedule, len(paths)).steps:
         say("method: sskmeans, because nothing is trained in 0 steps: semi-supervised k-means on frozen features")
         config = replace(config, method="sskmeans")
@@ -124,7 +123,7 @@ def decide(config: Config, manifest: Manifest) -> tuple[Config, Backbone]:
         )
     identity = backbone.identity
     chosen = replace(wanted, name=identity.name, revision=identity.revision, sha256=identity.sha256, tuned_blocks=tuned)
-    if config.model_kept == "best-old" and not has_truth(manifest.select(test_rows(manifest))):
+    if config.model_kept == "best-old" and not manifest.select(manifest.test_rows).has_truth:
         say("model kept: the last, because there is no test split with truth to choose the best by")
         config = replace(config, model_kept="last")
     long, views = length(config.schedule, len(paths), METHODS[config.method].trains), config.views

@@ -124,6 +124,31 @@ def test_select(tmp_path: Path) -> None:
         manifest.select(np.array([True]))
 
 
+def test_rows_of_the_splits_with_labels_and_truth() -> None:
+    manifest = from_paths(
+        ["a", "b", "c", "d", "e"],
+        labels=["y", None, None, "x", None],
+        truths=["y", "z", "x", None, "w"],
+        splits=["train", "test", "train", "train", "test"],
+    )
+    assert manifest.classes == ("x", "y")
+    assert manifest.training_rows.tolist() == [0, 2, 3]
+    assert manifest.test_rows.tolist() == [1, 4]
+    assert [path.name for path in manifest.training_paths] == ["a", "c", "d"]
+    assert manifest.training_labels.tolist() == [1, -1, 0]
+    assert manifest.truth_ids(np.arange(5)).tolist() == [1, 3, 0, -1, 2]  # x, y known, then w, z
+    assert manifest.truth_ids(manifest.test_rows).tolist() == [3, 2]
+    assert manifest.truth_ids(manifest.test_rows[:0]).dtype == manifest.training_labels.dtype == np.int64
+
+
+@pytest.mark.parametrize(
+    ("labels", "truths", "has"),
+    [([None, None], [None, None], False), (["x", None], ["x", None], False), (["x", None], [None, "y"], True)],
+)
+def test_only_a_truth_beyond_the_labels_can_be_measured_against(labels: list, truths: list, has: bool) -> None:
+    assert from_paths(["a", "b"], labels, truths).has_truth == has
+
+
 def test_require_trainable() -> None:
     paths = ["a", "b", "c", "d"]
     good = from_paths(paths, ["x", "y", None, None], splits=["train", "train", "train", "test"])

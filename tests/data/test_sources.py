@@ -61,8 +61,8 @@ def test_labelled_and_unlabelled(tmp_path: Path) -> None:
         ("unlabelled/x/4.jpg", None),
     ]
     assert manifest.classes == ("10", "9", "cat")
-    assert manifest.label_index().tolist() == [0, 1, 2, -1, -1]
-    assert manifest.label_index().dtype == np.int64
+    assert manifest.training_labels.tolist() == [0, 1, 2, -1, -1]
+    assert manifest.training_labels.dtype == np.int64
     assert set(manifest.splits) == {"train"}
     assert set(manifest.truths) == {None}
     assert reasons(manifest) == {"loose.jpg": "no-class"}

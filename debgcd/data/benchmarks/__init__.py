@@ -45,12 +45,12 @@ class Benchmark:
     @property
     def labelled(self) -> int:
         """|D_l|."""
-        return int(self.manifest.is_labelled().sum())
+        return int((self.manifest.training_labels >= 0).sum())
 
     @property
     def unlabelled(self) -> int:
         """|D_u|: training images without a label."""
-        return int((self.manifest.is_train() & ~self.manifest.is_labelled()).sum())
+        return int((self.manifest.training_labels < 0).sum())
 
     @property
     def labelled_classes(self) -> int:
