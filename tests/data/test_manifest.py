@@ -109,7 +109,7 @@ def test_arrays_are_kept_without_loss(tmp_path: Path) -> None:
     for path, expected in zip(manifest.paths, [np.dstack([grey] * 3), rgb, rgb, rgb], strict=True):
         np.testing.assert_array_equal(decode(path), expected)
     for wrong in (rgb.astype(int), rgb.astype(float), rgb[..., :2], rgb[:0], rgb / 255 * np.nan, rgb[None]):
-        with pytest.raises(DataError, match="Image 1"):
+        with pytest.raises(DataError, match="image 1"):
             from_arrays([rgb, wrong], None, tmp_path / "bad")
 
 
@@ -155,11 +155,11 @@ def test_require_trainable() -> None:
     for k in (None, 2, 3):
         require_trainable(good, k)
     require_trainable(from_paths(paths, ["x", None, None, None]), 1)
-    with pytest.raises(UsageError, match=r"K is 1 .* M = 2"):
+    with pytest.raises(UsageError, match=r"K is 1, but .* M = 2"):
         require_trainable(good, 1)
-    with pytest.raises(UsageError, match=r"K is 4 .* 3 training images"):
+    with pytest.raises(UsageError, match=r"K is 4, but .* 3 training images"):
         require_trainable(good, 4)
-    with pytest.raises(DataError, match="No training image has a label"):
+    with pytest.raises(DataError, match="no training image has a label"):
         require_trainable(from_paths(paths), None)
     with pytest.raises(DataError, match="nothing to discover"):
         require_trainable(from_paths(paths, ["x", "x", "y", None], splits=["train"] * 3 + ["test"]), None)
