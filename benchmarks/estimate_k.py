@@ -30,13 +30,11 @@ from debgcd import config as configuration
 from debgcd.bench.networks import trunk_type
 from debgcd.cluster.estimate_k import Estimate, estimate_k
 from debgcd.data.manifest import Manifest
-from debgcd.evaluate.accuracy import clustering_accuracy
+from debgcd.evaluate import clustering_accuracy
 from debgcd.machine import cache_folder, facts
 from debgcd.progress import progress, say
-from debgcd.train.run import training_labels, training_paths, training_rows
-from debgcd.train.setup import frozen_features, open_tokens
-from debgcd.train.start import decide, once
-from debgcd.train.watch import truth_ids
+from debgcd.train.setup import centre_tokens, frozen_features
+from debgcd.train.start import decide
 
 ROOT = Path(__file__).resolve().parent.parent
 FILE, PAGE = ROOT / "docs" / "estimate_k.json", ROOT / "docs" / "unknown_k.md"
@@ -69,7 +67,7 @@ def main() -> None:
 def measured(name: str, manifest: Manifest, seed: int) -> dict[str, Any]:
     """All three ways on one set; `consensus` contains `ward`."""
     say(f"\n{name}:")
-    label, features = training_labels(manifest), lite_features(manifest)
+    label, features = manifest.training_labels, lite_features(manifest)
     found: dict[str, Estimate] = {}
     for way in ("consensus", "brent"):
         with progress(way) as report:
@@ -82,7 +80,7 @@ def measured(name: str, manifest: Manifest, seed: int) -> dict[str, Any]:
         "images": len(label),
         "labelled": int((label >= 0).sum()),
         "known": len(manifest.classes),
-        "truth": len(np.unique(truth_ids(manifest, training_rows(manifest)))),
+        "truth": len(np.unique(manifest.truth_ids(manifest.training_rows))),
         "estimate": both.k,
         "interval": [both.low, both.high],
         "ward": both.answers["ward"],
@@ -94,9 +92,9 @@ def measured(name: str, manifest: Manifest, seed: int) -> dict[str, Any]:
 
 def lite_features(manifest: Manifest) -> Tensor:
     small = configuration.override(configuration.compose("small"), {"backbone": {"name": "lite0"}}, "benchmark")
-    config, backbone = decide(once(replace(small, method="sskmeans", views=replace(small.views, bank="off"))), manifest)
-    tokens = open_tokens(config, manifest, backbone, cache_folder(None))
-    return frozen_features(backbone, tokens, training_paths(manifest)).cpu()
+    config, backbone = decide(replace(small, method="sskmeans", views=replace(small.views, bank="off")), manifest)
+    tokens = centre_tokens(config, manifest, backbone, cache_folder(None))
+    return frozen_features(backbone, tokens, manifest.training_paths).cpu()
 
 
 def table(entries: dict[str, Any]) -> str:

@@ -64,7 +64,7 @@ def images_of(name: str, roots: Sequence[Path], work: Path, cache: Path, classes
         manifest = read_first(name, roots, cache).manifest
     except DataError as error:
         sys.exit(str(error))
-    return part(manifest.select(manifest.is_train()), classes, images)
+    return part(manifest.select(manifest.training_rows), classes, images)
 
 
 def mean_and_error(values: Iterable[float]) -> tuple[float, float]:

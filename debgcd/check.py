@@ -23,7 +23,6 @@ from debgcd.schedules import Progress
 from debgcd.train.bank import bank_bytes, token_shape
 from debgcd.train.loop import length, sgd
 from debgcd.train.model_folder import views_label
-from debgcd.train.run import test_rows, training_rows
 from debgcd.train.start import decide, require_ready
 
 
@@ -70,8 +69,7 @@ def check(manifest: Manifest, config: Config) -> tuple[Findings, Manifest]:
     with progress("reading images") as report:
         manifest = scan(manifest, config.run.workers, report)
     cache = cache_folder(config.run.cache)
-    label = manifest.label_index()
-    train = training_rows(manifest)
+    label = manifest.training_labels
     classes = Counter(name for name in manifest.labels if name is not None)
     problem, plan = None, None
     try:
@@ -81,9 +79,9 @@ def check(manifest: Manifest, config: Config) -> tuple[Findings, Manifest]:
         problem = str(error)
     found = Findings(
         images=len(manifest),
-        labelled=int((label[train] >= 0).sum()),
-        unlabelled=int((label[train] < 0).sum()),
-        test=len(test_rows(manifest)),
+        labelled=int((label >= 0).sum()),
+        unlabelled=int((label < 0).sum()),
+        test=len(manifest.test_rows),
         with_truth=sum(truth is not None for truth in manifest.truths),
         classes=dict(sorted(classes.items())),
         skipped=[{"file": entry.file, "reason": entry.reason} for entry in manifest.skipped],
@@ -112,7 +110,7 @@ def _warnings(classes: Counter[str]) -> list[str]:
 
 def _plan(manifest: Manifest, config: Config) -> Plan:
     config, backbone = decide(config, manifest)
-    images, known, k = len(training_rows(manifest)), len(manifest.classes), config.k
+    images, known, k = len(manifest.training_rows), len(manifest.classes), config.k
     if k is None:
         config = replace(config, k=min(2 * known, images))  # the time hardly depends on it
     method = create(config, known)

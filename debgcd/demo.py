@@ -13,7 +13,7 @@ from debgcd import config as configuration
 from debgcd.config import Config
 from debgcd.data.manifest import Manifest, from_arrays, read_manifest, write_manifest
 from debgcd.errors import UsageError
-from debgcd.figures.exemplars import draw_exemplars
+from debgcd.figures import draw_exemplars
 from debgcd.files import write_json
 from debgcd.machine import cache_folder
 from debgcd.progress import say

@@ -15,7 +15,7 @@ from debgcd.machine import cache_folder
 from debgcd.progress import progress, say
 from debgcd.train.how_many import estimate
 from debgcd.train.model_folder import load_model
-from debgcd.train.run import open_run, training_labels, training_paths
+from debgcd.train.run import open_run
 from debgcd.train.setup import centre_tokens, finite_features, frozen_features, open_tokens
 from debgcd.train.start import decide
 
@@ -29,9 +29,9 @@ def from_images(manifest: Manifest, config: Config, way: Way, most: int | None =
     for line in lost_classes(listed, manifest):
         say(f"known classes: {line}")
     config, backbone = decide(replace(config, method="sskmeans"), manifest)
-    label = training_labels(manifest)
     tokens = open_tokens(config, manifest, backbone, cache_folder(config.run.cache))
-    return estimate(frozen_features(backbone, tokens, training_paths(manifest)), label, config.seed, way, most)
+    features = frozen_features(backbone, tokens, manifest.training_paths)
+    return estimate(features, manifest.training_labels, config.seed, way, most)
 
 
 def from_run(folder: Path, changes: Mapping[str, Any], way: Way, most: int | None = None) -> Estimate:
@@ -41,6 +41,5 @@ def from_run(folder: Path, changes: Mapping[str, Any], way: Way, most: int | Non
     cache = cache_folder(config.run.cache)
     model = load_model(run.model, backbone=None, cache=cache, device=config.run.device)
     tokens = centre_tokens(config, run.manifest, model.network.backbone, cache)
-    label = training_labels(run.manifest)
-    learned = finite_features(model.network, tokens, training_paths(run.manifest))
-    return estimate(learned, label, config.seed, way, most)
+    learned = finite_features(model.network, tokens, run.manifest.training_paths)
+    return estimate(learned, run.manifest.training_labels, config.seed, way, most)

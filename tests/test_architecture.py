@@ -135,6 +135,20 @@ def test_nothing_given_to_it_is_executed(module: str) -> None:
     assert not names & (FORBIDDEN_CALLS | {"torch.load"}), f"{module}: call it by its whole name"
 
 
+def test_truth_is_read_only_where_results_are_measured() -> None:
+    """Of the rooms that a run goes through; the others list images or take samples of sets before a run."""
+    runs = [
+        name for name in MODULES if name.split(".")[1:2] in (["model"], ["losses"], ["cluster"], ["methods"], ["train"])
+    ]
+    readers = {
+        name
+        for name in runs
+        for node in ast.walk(TREES[name])
+        if isinstance(node, ast.Attribute) and node.attr in ("truths", "truth_ids")
+    }
+    assert readers == {"debgcd.train.watch", "debgcd.train.finish"}
+
+
 def loaded_after(statement: str) -> set[str]:
     code = f"import sys\n{statement}\nprint(*sorted({{name.split('.')[0] for name in sys.modules}}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)

@@ -20,7 +20,7 @@ Command = Callable[..., Any]
 
 # Calls that are wrong whatever the data: (words after `debgcd train FOLDER --preset small`, exit code, what is said)
 CALLS = {
-    "k below the known classes": (["--k", "1"], 2, "K is 1 but the labels name M = 2"),
+    "k below the known classes": (["--k", "1"], 2, "K is 1, but the labels name M = 2"),
     "k above the images": (["--k", "25"], 2, "only 24 training images"),
     "k of zero": (["--k", "0"], 2, "k must be between 1 and 10000000, not 0"),
     "k that is no number": (["--k", "many"], 2, "--k"),
@@ -91,12 +91,12 @@ def two_meanings(folder: Path) -> None:
 
 
 FOLDERS = {
-    no_images: (3, "There is no image in"),
+    no_images: (3, "no image in"),
     only_labelled: (3, "nothing to discover"),
     only_unlabelled: (3, "no known class to start from"),
     no_usable_label: (3, "no known class to start from"),
     no_usable_image: (3, "no known class to start from"),
-    two_meanings: (3, "which folders are classes is unclear"),
+    two_meanings: (3, "unclear which folders are classes"),
 }
 
 
@@ -115,7 +115,7 @@ TABLES = {
     "conflicting labels": ("path,label\na.png,x\na.png,y\n", 3, "has two labels, 'x' and 'y'"),
     "conflicting splits": ("path,split\na.png,train\na.png,test\n", 3, "has two splits"),
     "unknown split": ("path,label,split\na.png,,validation\n", 3, "the split 'validation'"),
-    "label of a test image": ("path,label,split\na.png,x,test\n", 3, "a label is only for training images"),
+    "label of a test image": ("path,label,split\na.png,x,test\n", 3, "only training images have labels"),
     "unclosed quote": ('path,label\n"a.png,x\n', 3, "not valid CSV"),
     "too many fields": ("path,label\na.png,x,y\n", 3, "3 fields for 2 columns"),
     "no file is there": ("path,label\na.png,x\nb.png,\nc.png,\n", 3, "no known class to start from"),
@@ -263,7 +263,7 @@ def test_predict_with_bad_input_and_output(
     assert said.code == 2 and "nothing at" in said.complaint
     (tmp_path / "empty").mkdir()
     said = command("predict", finished, tmp_path / "empty")
-    assert said.code == 3 and "There is no image" in said.complaint
+    assert said.code == 3 and "no image in" in said.complaint
     said = command("predict", finished, shared_folder, "-o", tmp_path)
     assert said.code == 2 and "is a folder" in said.complaint
     (tmp_path / "file").write_text("precious")

@@ -147,7 +147,7 @@ def test_where_nothing_tells_k_the_run_directory_stays_free(train: Command, tiny
         path.unlink()  # one labelled image a class
     run = tmp_path / "run"
     said = train(tiny_folder, run, "--k", "auto", "--method", "sskmeans")
-    assert said.code == 3 and "give --k a number" in said.complaint
+    assert said.code == 3 and "set --k" in said.complaint
     assert train(tiny_folder, run, "--k", "5", "--method", "sskmeans").code == 0
 
 

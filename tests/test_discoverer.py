@@ -219,12 +219,12 @@ def test_fit_does_not_change_its_parameters(fitted: Discoverer) -> None:
 @pytest.mark.parametrize(
     ("values", "labels", "error", "says"),
     [
-        ({"k": 1}, LABELS, UsageError, "K is 1 but the labels name M = 2"),
+        ({"k": 1}, LABELS, UsageError, "K is 1, but the labels name M = 2"),
         ({"k": 99}, LABELS, UsageError, "only 16 training images"),
         ({"method": "deb"}, LABELS, UsageError, "no method 'deb'"),
         ({"preset": "big"}, LABELS, UsageError, "no preset 'big'"),
         ({"overrides": {"shedule": {}}}, LABELS, UsageError, "Discoverer: unknown key 'shedule'"),
-        ({}, [None] * 16, DataError, "No training image has a label"),
+        ({}, [None] * 16, DataError, "no training image has a label"),
         ({}, ["a"] * 16, DataError, "nothing to discover"),
         ({}, ["a"], UsageError, "labels has 1 entries for 16 images"),
     ],

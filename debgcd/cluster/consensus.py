@@ -1,17 +1,18 @@
-"""How many clusters as tight as the known classes does the whole data hold? Checked by hiding known classes.
+"""K as the number of clusters that are as tight as the known classes, calibrated by hiding known classes.
 
-The tightness of a cut of Ward's tree is its scatter for each degree of freedom, W(k) = S(k) / (n - k). The labelled images
-alone have M classes, so W(M) of their tree is the tightness of a right cut; in the tree of all images the cut that is as tight
-has K' clusters. What makes this a fair comparison:
+The tightness of a cut of Ward's tree is its scatter per degree of freedom, W(k) = S(k) / (n - k). The labelled images
+have M classes, so W(M) of their own tree is the tightness of a correct cut. In the tree of all images, the cut that is
+equally tight has K' clusters. Three corrections make this comparison fair:
 
-- Classes crowd: with more of them in one space a right cut is tighter, so K' falls short. Half of the known classes are hidden,
-  v stay, and the same count over all labelled images should give M: the median of log(K'/v) / log(M/v) is the exponent g.
-- Sparse classes look tighter than they are. So K is held against a random subset of n K / M images, in which a class has as
-  many images as a labelled one has.
-- Known classes may be tighter or wider than the others. How far the halves stray from g gives the noise c of one
+- Classes crowd: the more of them share one space, the tighter a correct cut, so K' is too small. Half of the known
+  classes are hidden, v remain, and the same count over all labelled images should give M. The median of
+  log(K'/v) / log(M/v) is the exponent g.
+- Small classes look tighter than they are. So a candidate K is compared with a random subset of n K / M images, in
+  which a class has as many images as a labelled class has.
+- Known classes may be tighter or wider than the others. The deviation of the halves from g gives the noise c of one
   class; M of K classes leave a variance of c² (1/M - 1/K).
 
-Each K between M and `most` then has a likelihood; before it, every ratio K/M is alike.
+Each K between M and `most` then has a likelihood; the prior is uniform on log(K/M).
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ from torch import Tensor
 
 from debgcd.cluster.ward import DIRECT, Tree, ward
 
-LOOKED_AT = DIRECT  # images: all trees are then exact; the number of known classes limits the precision, not theirs
-PAIRS_OF_HALVES = 16  # of the known classes; all halves where these are few
-SUBSETS, DRAWS = 5, 6  # sizes of subsets of all images, and random subsets of each size
-UNSURE_OF_EXPONENT = 0.1  # it is measured among M classes and used among K
+SAMPLE = DIRECT  # images: all trees are then exact, and the few known classes limit the precision, not the sample
+PAIRS_OF_HALVES = 16  # random splits of the known classes; all halves where there are few classes
+SUBSETS, DRAWS = 5, 6  # sizes of random subsets of all images, and subsets per size
+EXPONENT_ERROR = 0.1  # relative standard error: it is measured among M classes and used among K
 LEVEL = 0.9
 
 Floats = NDArray[np.float64]
@@ -39,15 +40,15 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Belief:
-    """What is thought of each candidate: k (C,), its probability (C,), its likelihood relative to the best (C,)."""
+    """The posterior over the candidates: k (C,), probability (C,), likelihood relative to the best (C,)."""
 
     k: NDArray[np.int64]
     probability: Floats
     likelihood: Floats
-    checked: bool  # whether classes could be hidden; if not, the likelihood has a peak but no width
+    checked: bool  # whether classes could be hidden; otherwise the likelihood has a peak but no width
 
     def answer(self) -> tuple[int, int, int]:
-        """K and its interval: all candidates where nothing could be checked."""
+        """K and its interval; without calibration, the interval holds all candidates."""
         if not self.checked:
             return int(self.k[self.likelihood.argmax()]), int(self.k[0]), int(self.k[-1])
         return self.quantile(0.5), self.quantile((1 - LEVEL) / 2), self.quantile((1 + LEVEL) / 2)
@@ -58,21 +59,21 @@ class Belief:
 
 @dataclass(frozen=True)
 class Crowding:
-    """Measured by hiding known classes: the exponent g, and the squared noise c² of one class (nan with one class)."""
+    """Measured by hiding known classes: the exponent g, and the squared noise c² of one class (nan if M = 1)."""
 
     exponent: float
     noise: float
 
 
 def steps(known: int) -> int:
-    """How many trees `believe` grows, for a progress bar."""
+    """The number of trees that `believe` builds, for a progress bar."""
     return 1 + len(_halves(known, np.random.default_rng(0))) + SUBSETS * DRAWS
 
 
 def believe(points: Tensor, label: Tensor, most: int, seed: int, tick: Callable[[], None]) -> Belief:
     """The probability of each K in M..most from points (N, d) and label (N,), -1 or 0..M-1.
 
-    With one known class nothing can be hidden: the exponent is taken as 1. Some class needs two labelled images.
+    With one known class nothing can be hidden and the exponent is 1. Some class needs two labelled images.
     """
     random = np.random.default_rng(seed)
     points, label = _thinned(points, label, random)
@@ -87,7 +88,7 @@ def believe(points: Tensor, label: Tensor, most: int, seed: int, tick: Callable[
 
 
 def _weigh(growth: Floats, found: Floats, known: int, most: int, crowding: Crowding) -> Belief:
-    """Hold what was found, log(K'/M) at each growth (S,) in several draws (S, D), against what each K would show."""
+    """Compare the found log(K'/M), per growth (S,) and draw (S, D), with the value that each K predicts."""
     candidates = np.unique(np.round(np.geomspace(known, max(most, known), 2_000)).astype(np.int64))
     log_ratio = np.log(candidates / known)
     prior = np.diff(np.log(np.append(candidates, candidates[-1] + 1)))
@@ -96,7 +97,7 @@ def _weigh(growth: Floats, found: Floats, known: int, most: int, crowding: Crowd
         return Belief(candidates, prior / prior.sum(), likelihood / likelihood.max(), False)
     seen, expected = np.interp(log_ratio, growth, found.mean(1)), crowding.exponent * log_ratio
     by_draw = found.var(1, ddof=1).mean() / found.shape[1]
-    variance = crowding.noise * (1 / known - 1 / candidates) + np.square(UNSURE_OF_EXPONENT * expected) + by_draw
+    variance = crowding.noise * (1 / known - 1 / candidates) + np.square(EXPONENT_ERROR * expected) + by_draw
     deviation = np.sqrt(np.maximum(variance, 1e-6))
     log_likelihood = student.logpdf((seen - expected) / deviation, known - 1) - np.log(deviation)
     likelihood = np.exp(log_likelihood - log_likelihood.max())
@@ -104,15 +105,15 @@ def _weigh(growth: Floats, found: Floats, known: int, most: int, crowding: Crowd
 
 
 def _thinned(points: Tensor, label: Tensor, random: np.random.Generator) -> tuple[Tensor, Tensor]:
-    """LOOKED_AT random images at most; of every known class at least two where it has them, were these alone more."""
-    if len(points) <= LOOKED_AT:
+    """At most SAMPLE random images, but at least two of every known class that has them, even if these are more."""
+    if len(points) <= SAMPLE:
         return points, label
     order = torch.from_numpy(random.permutation(len(points)))
     two = torch.zeros(len(points), dtype=torch.bool)
     for one in range(int(label.max()) + 1):
         two[order[label[order] == one][:2]] = True
     first = torch.cat([order[two[order]], order[~two[order]]])
-    kept = first[: max(LOOKED_AT, int(two.sum()))].sort().values
+    kept = first[: max(SAMPLE, int(two.sum()))].sort().values
     return points[kept], label[kept]
 
 
@@ -124,11 +125,11 @@ def _crowding(
     random: np.random.Generator,
     tick: Callable[[], None],
 ) -> Crowding:
-    """Hide half of the known classes and count with the rest: how many does it find of the M that are there?"""
+    """Hide half of the known classes and count with the rest: how many of all M are found?"""
     ratio, found = [], []
     for half in _halves(known, random):
         mine = torch.from_numpy(np.isin(label, half))
-        if int(mine.sum()) > len(half):  # else no class has a second image to tell how wide it is
+        if int(mine.sum()) > len(half):  # otherwise no class has a second image, so its width is unknown
             tight = _tightness(ward(points[mine]), len(half))
             ratio.append(known / len(half))
             found.append(np.log(_as_tight(tree, tight) / len(half)))
@@ -137,14 +138,14 @@ def _crowding(
         return Crowding(1.0, float("nan"))
     log_ratio, seen = np.log(ratio), np.array(found)
     variance = (np.array(ratio) - 1) / known  # 1/v - 1/M
-    # the median: where classes are far apart, a half a little too tight is answered with far too many clusters
+    # the median: where classes are far apart, a half that is slightly too tight gives far too many clusters
     exponent = float(np.median(seen / log_ratio))
     noise = float((np.square(seen - exponent * log_ratio) / variance).mean())
-    return Crowding(min(max(exponent, 0.25), 2.0), noise)  # beyond, a little noise would be multiplied many times
+    return Crowding(min(max(exponent, 0.25), 2.0), noise)  # beyond, noise would be amplified
 
 
 def _halves(known: int, random: np.random.Generator) -> list[NDArray[np.int64]]:
-    """Halves of the known classes: all of them for up to six classes, else random ones, each with its other half."""
+    """Halves of the known classes: every half for up to six classes, otherwise random ones with their complements."""
     smaller = known // 2
     if known <= 6:
         sizes = sorted({smaller, known - smaller} - {0, known})
@@ -156,12 +157,12 @@ def _halves(known: int, random: np.random.Generator) -> list[NDArray[np.int64]]:
 def _subsets(
     points: Tensor, labelled: int, tight: float, random: np.random.Generator, tick: Callable[[], None]
 ) -> tuple[Floats, Floats]:
-    """Subsets of the images from as many as are labelled to all: their sizes (S,), clusters as tight (S, DRAWS)."""
+    """Random subsets of the images, from as many as are labelled to all: sizes (S,), equally tight clusters (S, DRAWS)."""
     sizes = np.round(np.geomspace(labelled, len(points), SUBSETS)).astype(np.int64)
     found = np.empty((SUBSETS, DRAWS))
     for i, size in enumerate(sizes):
         for draw in range(DRAWS):
-            if size < len(points) or not draw:  # of all images there is one subset
+            if size < len(points) or not draw:  # only one subset holds all images
                 rows = torch.from_numpy(random.permutation(len(points))[:size])
                 found[i, draw] = _as_tight(ward(points[rows]), tight)
             else:
@@ -171,12 +172,12 @@ def _subsets(
 
 
 def _tightness(tree: Tree, k: int) -> float:
-    """Scatter for each degree of freedom with k clusters, fewer than the points; none is left with a leaf each."""
+    """Scatter per degree of freedom with k clusters, k below the number of points."""
     return float(tree.scatter()[min(k, tree.leaves) - 1] / (len(tree.leaf) - k))
 
 
 def _as_tight(tree: Tree, tight: float) -> float:
-    """The number of clusters, between whole numbers, at which a tree becomes as tight."""
+    """The number of clusters at which a tree becomes as tight, interpolated between whole numbers."""
     clusters = np.arange(1, min(tree.leaves, len(tree.leaf) - 1) + 1)
     curve = np.minimum.accumulate(tree.scatter()[: len(clusters)] / (len(tree.leaf) - clusters))
     enough = np.flatnonzero(curve <= tight)

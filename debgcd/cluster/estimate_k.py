@@ -1,4 +1,4 @@
-"""How many categories are there? Three ways to tell from features and some labels; truth is never looked at."""
+"""Three ways to estimate the number of categories from features and some labels; truth is never used."""
 
 from __future__ import annotations
 
@@ -15,26 +15,27 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from debgcd.cluster.consensus import LEVEL, believe, steps
-from debgcd.cluster.kmeans import AXES, kmeans, principal
+from debgcd.cluster.kmeans import kmeans
+from debgcd.cluster.prototypes import AXES, principal
 from debgcd.cluster.ward import ward
 from debgcd.data.draws import stream_seed
 from debgcd.errors import DataError, UsageError
 
 Way = Literal["consensus", "ward", "brent"]
 Progress = Callable[[int, int], None]
-BOOTSTRAPS = 200  # of the known classes, for the interval of an accuracy's peak
-FITS = 16  # about as many as a bounded search makes
-CUTS = 10  # steps of the progress for scoring all cuts of a tree
+BOOTSTRAPS = 200  # of the known classes, for the interval of the accuracy's peak
+FITS = 16  # about as many as a bounded search needs, for the progress bar
+CUTS = 10  # progress steps for scoring all cuts of a tree
 
 Counts = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """The number of categories, known ones included, with an interval of 90 %.
+    """The number of categories, known ones included, with a 90 % interval.
 
-    curves: for each way that ran its score for each K that it looked at (`ward`, `brent`: accuracy on the labelled images;
-    `consensus`: likelihood, 1 at its best); answers: what each of these ways alone says.
+    curves: per way that ran, the score of each K that it evaluated (`ward`, `brent`: accuracy on the labelled images;
+    `consensus`: likelihood, scaled to a maximum of 1); answers: the K of each of these ways alone.
     """
 
     k: int
@@ -51,20 +52,20 @@ class Estimate:
 
 @dataclass(frozen=True)
 class _Scored:
-    """Hits (C, M): labelled images of each known class in the cluster matched to it, for each k (C,)."""
+    """hits (C, M): per k (C,) and known class, the labelled images in the cluster matched to the class."""
 
     k: Counts
     hits: Counts
-    size: Counts  # (M,) labelled images of each class
+    size: Counts  # (M,) labelled images per class
 
     def accuracy(self) -> NDArray[np.float64]:
         return self.hits.sum(1) / self.size.sum()
 
     def interval(self, seed: int) -> tuple[int, int]:
-        """Where the peak lies when the known classes are drawn again, with replacement."""
+        """The interval of the peak over bootstraps of the known classes."""
         random = np.random.default_rng(stream_seed(seed, "estimate-k/bootstrap"))
         drawn = random.multinomial(len(self.size), np.full(len(self.size), 1 / len(self.size)), BOOTSTRAPS)
-        peaks = self.k[(self.hits @ drawn.T).argmax(0)]  # the drawn classes' sizes are the same for every k
+        peaks = self.k[(self.hits @ drawn.T).argmax(0)]  # the sizes of the drawn classes do not depend on k
         low, high = np.quantile(peaks, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], method="nearest")
         best = self.k[self.accuracy().argmax()]
         return int(min(low, best)), int(max(high, best))
@@ -81,16 +82,16 @@ def estimate_k(
 ) -> Estimate:
     """Estimate the number of categories among N images: features (N, d), label (N,) in 0..M-1 or -1 where unlabelled.
 
-    - `consensus` (consensus.py): the number of clusters as tight as the known classes, corrected by hiding known classes;
-      the interval holds how much the known classes differ. It assumes that new classes are like the known ones.
+    - `consensus` (consensus.py): the number of clusters as tight as the known classes, calibrated by hiding known
+      classes; the interval reflects how much the known classes differ. It assumes that new classes are like known ones.
     - `ward`: all cuts of Ward's tree, built without labels, scored by their accuracy on the labelled images.
-    - `brent`: the same score for k-means, K by bounded search (Vaze et al. 2022), each whole K computed once.
+    - `brent`: the same score for k-means, K by Brent's bounded search (Vaze et al. 2022), each integer K computed once.
 
-    The intervals of `ward` and `brent` come from bootstraps of the known classes: they hold the noise of the peak, not its
-    bias, which is towards M because a cluster mixed with new classes costs no labelled image.
+    The intervals of `ward` and `brent` come from bootstraps of the known classes. They cover the noise of the peak, not
+    its bias towards M: absorbing a new class into a cluster costs no labelled image.
 
-    `most` bounds K from above; default: the larger of 8 M and √N, but at most N / 2 and at least M. With M = 1 nothing can
-    be hidden: `consensus` answers with clusters as tight as the one class and the interval M..most, the others with 1.
+    `most` is the upper bound on K; default: the larger of 8 M and √N, but at most N / 2 and at least M. With M = 1 nothing
+    can be hidden: `consensus` counts clusters as tight as the one class, with the interval M..most; the others return 1.
     """
     begun = time.monotonic()
     known, most = _checked(features, label, way, most)
@@ -110,47 +111,47 @@ def estimate_k(
 
 
 def _checked(features: Tensor, label: Tensor, way: str, most: int | None) -> tuple[int, int]:
-    """(M, most), or an error that says what is wrong."""
+    """(M, most), or an error."""
     if way not in get_args(Way):
-        raise UsageError(f"no way {way!r} to estimate K; there are {', '.join(get_args(Way))}")
+        raise UsageError(f"no way {way!r} to estimate K; choose from {', '.join(get_args(Way))}")
     if features.ndim != 2 or label.shape != features.shape[:1]:
         raise ValueError(
-            f"features must be (N, d) and label (N,), not {tuple(features.shape)} and {tuple(label.shape)}"
+            f"features must be (N, d) and label (N,), got {tuple(features.shape)} and {tuple(label.shape)}"
         )
     count = len(features)
     if not count or int(label.max()) < 0:
-        raise DataError(
-            "no image is labelled, so nothing tells how large a category is; label some, or give --k a number"
-        )
+        raise DataError("no image is labelled, so the extent of a category is unknown; label some images, or set --k")
     if not features.isfinite().all():
         rows = (~features.isfinite().all(1)).nonzero()[:, 0]
         raise DataError(
             f"the features of {len(rows)} images are not finite, first in row {int(rows[0])}; check these images"
         )
     if bool((features == features[0]).all()):
-        raise DataError("all images have the same features, so no categories can be told apart; check the images")
+        raise DataError("all images have the same features, so categories cannot be distinguished; check the images")
     known = int(label.max()) + 1
     if way == "consensus" and int((label >= 0).sum()) == known:
         raise DataError(
-            "each class has one labelled image, so nothing tells how wide a category is; label a second image of some, "
-            "or give --k a number"
+            "each class has only one labelled image, so the width of a category is unknown; label a second image of some "
+            "class, or set --k"
         )
     empty = (torch.bincount(label[label >= 0], minlength=known) == 0).nonzero()[:, 0]
     if len(empty):
-        raise ValueError(f"labels must be 0..M-1 without a gap; no image has label {int(empty[0])}")
+        raise ValueError(f"labels must be 0..M-1 without gaps; no image has label {int(empty[0])}")
     if most is None:
         return known, max(known, min(count // 2, max(8 * known, round(count**0.5))))
     if most < known:
         raise UsageError(
-            f"at most {most} categories were allowed, but {known} classes are labelled already; allow more"
+            f"at most {most} categories are allowed, but {known} classes are labelled already; allow more with --max"
         )
     if most > count:
-        raise UsageError(f"at most {most} categories were allowed, but there are only {count} images; allow fewer")
+        raise UsageError(
+            f"at most {most} categories are allowed, but there are only {count} images; allow fewer with --max"
+        )
     return known, most
 
 
 def _cuts(points: Tensor, label: Tensor, known: int, most: int, seed: int, tick: Callable[[int], None]) -> _Scored:
-    """Score every cut of one tree, from `most` clusters down to M (or as many as there are different images)."""
+    """Score every cut of one tree, from `most` clusters (or the number of distinct images) down to M."""
     tree = ward(points, seed=stream_seed(seed, "estimate-k/ward") % 2**31)
     tick(1)
     top = min(most, tree.leaves)
@@ -158,7 +159,7 @@ def _cuts(points: Tensor, label: Tensor, known: int, most: int, seed: int, tick:
     table = _table(tree.cut(top), label.numpy(), top, known)
     hits = [_hits(table)]
     for done, (first, second) in enumerate(merges):
-        both = table[first].any() and table[second].any()  # else no labelled image gets another neighbour
+        both = table[first].any() and table[second].any()  # otherwise the labelled images' clustering does not change
         table[first] += table[second]
         table[second] = 0
         hits.append(_hits(table) if both else hits[-1])
@@ -190,14 +191,14 @@ def _search(points: Tensor, label: Tensor, known: int, most: int, seed: int, tic
 
 
 def _table(cluster: Counts, label: Counts, clusters: int, known: int) -> Counts:
-    """Labelled images in each cluster of each class: (K, M)."""
+    """Labelled images per cluster and class: (K, M)."""
     on = label >= 0
     return np.bincount(cluster[on] * known + label[on], minlength=clusters * known).reshape(clusters, known)
 
 
 def _hits(table: Counts) -> Counts:
-    """Images of each class in the cluster that the best one-to-one matching gives it: (K, M) -> (M,)."""
-    table = table[table.any(1)]  # clusters without a labelled image are the most, and change nothing
+    """Per class, its images in the cluster that the best one-to-one matching assigns it: (K, M) -> (M,)."""
+    table = table[table.any(1)]  # most clusters have no labelled image; they do not affect the matching
     rows, columns = linear_sum_assignment(table, maximize=True)
     hits = np.zeros(table.shape[1], dtype=np.int64)
     hits[columns] = table[rows, columns]
@@ -209,7 +210,7 @@ def _curve(k: Counts, score: NDArray[np.float64]) -> list[tuple[int, float]]:
 
 
 def _ticker(on_progress: Progress | None, total: int) -> Callable[[int], None]:
-    """Count steps; a search may take a few more or fewer than was thought."""
+    """Report progress; a search may take a few steps more or fewer than estimated."""
     done = 0
 
     def tick(steps: int) -> None:

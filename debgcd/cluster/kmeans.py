@@ -1,55 +1,36 @@
-"""k-means and semi-supervised k-means (Vaze et al. 2022): labelled points stay in their class, the rest moves freely.
+"""k-means and semi-supervised k-means (Vaze et al. 2022): labelled points stay in their class, the others are free.
 
-    read the points -> first centres (seeding.py) -> Lloyd's iterations (lloyd.py) -> the best restart
+    read the points (blocks.py) -> first centres (k-means++) -> Lloyd's iterations (lloyd.py) -> the best restart
 
-All restarts are computed together. Points are read in blocks (blocks.py), so that memory beside theirs is bounded. Random
-numbers are a function of the seed, and sums are made in a fixed order: the same call gives the same bits.
+All restarts run together. Points are read in blocks, so that additional memory is bounded. Random numbers are a function
+of the seed and sums have a fixed order: the same call gives the same bits.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
 
 from debgcd.cluster.blocks import Points, one_thread_each, read
 from debgcd.cluster.lloyd import Finished, Fixed, fix, lloyd
-from debgcd.cluster.novelty import unlike_labelled
-from debgcd.cluster.seeding import plus_plus
-from debgcd.cluster.whiten import whiten
+from debgcd.data.draws import uniform
 
-AXES = 128  # principal axes that a warm start clusters along
-
-Metric = Literal["euclidean", "cosine"]
+POOL = 64  # candidates for first centres per cluster; of more points, a random sample is enough
+PRODUCTS = 2**26  # largest matrix of inner products kept while centres are drawn
 
 
 @dataclass(frozen=True)
 class Clustering:
-    """Centres (K, d), the cluster of each point (N,), and the summed squared distance to its centre."""
+    """Centres (K, d), the cluster of each point (N,), and the sum of squared distances to the own centre."""
 
     centres: Tensor
     assignment: Tensor
     inertia: float
-    metric: Metric = "euclidean"
-
-    def predict(self, points: Tensor) -> Tensor:
-        """The nearest centre of each point: (N, d) -> (N,)."""
-        seen = read(_floating(points), unit=self.metric == "cosine")
-        centres = self.centres.to(seen.raw) - seen.middle
-        halves = centres.square().sum(1) / 2
-        found = torch.empty(len(points), dtype=torch.int64, device=points.device)
-        rows = torch.arange(len(points), device=points.device)
-
-        def work(here: slice) -> None:
-            found[here] = torch.addmm(halves, seen.block(rows[here]), centres.T, alpha=-1).argmin(1)
-
-        with one_thread_each(points.device) as each:
-            list(each(work, seen.blocks(len(points), len(centres))))
-        return found
 
 
 def kmeans(
@@ -60,19 +41,19 @@ def kmeans(
     seed: int = 0,
     restarts: int = 10,
     iterations: int = 100,
-    metric: Metric = "euclidean",
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Clustering:
     """Cluster points; a labelled point is fixed to the cluster of its label.
 
     points: (N, d), float32 or float64 (other types are copied); label: (N,) in 0..M-1, or -1 where free (all -1: plain
-    k-means). Clusters 0..M-1 are the labels' classes; a number among them that no point has is found like a new cluster.
-    The restart with the lowest inertia is kept. With "cosine", points and centres have unit length (spherical k-means);
-    a point of zeros stays one, as far from every centre as from the next.
+    k-means). Clusters 0..M-1 are the labelled classes; a class id without a point is found like a new cluster. The
+    restart with the lowest inertia is kept.
     """
-    points, label = _floating(points), label.to(points.device)
-    _check(points, label, k, restarts, iterations, metric)
-    seen = read(points, unit=metric == "cosine")
+    points = points.detach()
+    points = points if points.dtype in (torch.float32, torch.float64) else points.float()
+    label = label.to(points.device)
+    _check(points, label, k, restarts, iterations)
+    seen = read(points)
     total = len(points) * (iterations + 1)  # one pass for the first centres
 
     def advance(passes: float) -> None:
@@ -88,93 +69,111 @@ def kmeans(
         for found in lloyd(
             seen, fixed, start, iterations=iterations, each=each, advance=lambda passes: advance(1 + passes)
         ):
-            inertia = _inertia(seen, _whole(label, fixed, found), found.centres)
+            inertia = _inertia(seen, _all_points(label, fixed, found), found.centres)
             if best is None or (inertia, found.restart) < (best[0], best[1].restart):
                 best = inertia, found
     assert best is not None
     if on_progress is not None:
         on_progress(total, total)
-    return Clustering(best[1].centres + seen.middle, _whole(label, fixed, best[1]), best[0], metric)
+    return Clustering(best[1].centres + seen.middle, _all_points(label, fixed, best[1]), best[0])
 
 
-def prototypes(
-    features: Tensor,
-    label: Tensor,
-    k: int,
-    *,
-    novel_first: bool = False,
-    seed: int = 0,
-    on_progress: Callable[[int, int], None] | None = None,
-) -> Tensor:
-    """Unit-length centres of a semi-supervised clustering, for a classifier to start from: (N, width) -> (K, width).
-
-    Clustered along the features' first principal axes, because the many others are mostly noise, in which restarts end in
-    very different clusterings; and with the scatter within known classes taken out, because what varies within a class
-    tells nothing about classes.
-
-    With `novel_first`, a known class starts at the mean of its labelled images, and the new ones at clusters of those
-    unlabelled images alone that look new (novelty.py): otherwise a new class beside a known one is drawn into it.
-    """
-    unit = normalize(features, dim=1)
-    points = normalize(whiten(principal(features, AXES), label), dim=1)
-    known = int(label.max()) + 1
-    new = (
-        (label < 0) & (unlike_labelled(points, label) > 0) if novel_first else torch.zeros_like(label, dtype=torch.bool)
-    )
-    if int(new.sum()) >= k - known > 0 and (torch.bincount(label[label >= 0], minlength=known) > 0).all():
-        free = torch.full_like(label[new], -1)
-        clusters = kmeans(points[new], free, k - known, seed=seed, on_progress=on_progress).assignment
-        found = label.masked_scatter(new, known + clusters)
-    else:
-        found = kmeans(points, label, k, seed=seed, on_progress=on_progress).assignment
-    found = torch.where(found < 0, k, found)  # those without a cluster are summed apart
-    sums = torch.zeros(k + 1, features.shape[1], dtype=unit.dtype, device=unit.device).index_add_(0, found, unit)[:k]
-    empty = torch.bincount(found, minlength=k)[:k] == 0  # fewer free points than clusters
-    sums[empty] = unit[: int(empty.sum())]  # a prototype without length would have a gradient without bound
-    return normalize(sums, dim=1)
-
-
-def principal(points: Tensor, axes: int) -> Tensor:
-    """Centred points along their `axes` directions of largest variance: (N, d) -> (N, min(axes, N, d))."""
-    centred = (points - points.mean(0)).double()
-    if len(points) < points.shape[1]:
-        # the same from the smaller matrix; the larger one has so many eigenvalues of zero that eigh may not converge
-        values, coordinates = torch.linalg.eigh(centred @ centred.T)
-        return (coordinates * values.clamp_min(0).sqrt())[:, -axes:].to(points.dtype)
-    _, directions = torch.linalg.eigh(centred.T @ centred)  # ascending
-    return (centred @ directions[:, -axes:]).to(points.dtype)
-
-
-def _floating(points: Tensor) -> Tensor:
-    points = points.detach()
-    return points if points.dtype in (torch.float32, torch.float64) else points.float()
-
-
-def _check(points: Tensor, label: Tensor, k: int, restarts: int, iterations: int, metric: str) -> None:
+def _check(points: Tensor, label: Tensor, k: int, restarts: int, iterations: int) -> None:
     if points.ndim != 2 or label.shape != points.shape[:1]:
-        raise ValueError(f"points must be (N, d) and label (N,), not {tuple(points.shape)} and {tuple(label.shape)}")
+        raise ValueError(f"points must be (N, d) and label (N,), got {tuple(points.shape)} and {tuple(label.shape)}")
     if not 1 <= k <= len(points):
-        raise ValueError(f"k must be between 1 and the number of points {len(points)}, not {k}")
+        raise ValueError(f"k must be in 1..{len(points)}, the number of points, got {k}")
     known = int(label.max()) + 1
     if known > k:
-        raise ValueError(f"k = {k} is less than the {known} labelled classes")
+        raise ValueError(f"k must be at least the number of labelled classes {known}, got {k}")
     if restarts < 1 or iterations < 1:
-        raise ValueError(f"restarts and iterations must be at least 1, not {restarts} and {iterations}")
-    if metric not in get_args(Metric):
-        raise ValueError(f"no metric {metric!r}; choose from {', '.join(get_args(Metric))}")
+        raise ValueError(f"restarts and iterations must be at least 1, got {restarts} and {iterations}")
 
 
-def _whole(label: Tensor, fixed: Fixed, found: Finished) -> Tensor:
-    """The cluster of every point, labelled or free."""
+def _all_points(label: Tensor, fixed: Fixed, found: Finished) -> Tensor:
+    """The cluster of every point, labelled or free: (N,)."""
     assignment = label.to(torch.int64, copy=True)
     assignment[fixed.free] = found.chosen
     return assignment
 
 
 def _inertia(points: Points, assignment: Tensor, centres: Tensor) -> float:
-    """The summed squared distance to the own centre, from differences: the expanded square loses digits."""
+    """The sum of squared distances to the own centre, from differences: the expanded square loses digits."""
     total = torch.zeros((), dtype=torch.float64, device=centres.device)
     rows = torch.arange(len(assignment), device=centres.device)
     for here in points.blocks(len(assignment), 1):
         total += (points.block(rows[here]) - centres[assignment[here]]).square().sum(dtype=torch.float64)
     return float(total)
+
+
+def plus_plus(
+    points: Points,
+    rows: Tensor,
+    given: Tensor,
+    missing: Tensor,
+    *,
+    seed: int,
+    restarts: int,
+    advance: Callable[[float], None],
+) -> Tensor:
+    """First centres of every restart by greedy k-means++ (Arthur & Vassilvitskii 2007), relative to the middle: (R, K, d).
+
+    given: (K, d) centres, of which the clusters `missing` are still to be found. A candidate is drawn from the points of
+    `rows` with probability proportional to the squared distance to its nearest centre. Of several candidates, the one
+    that most reduces the sum of these distances becomes the centre.
+    """
+    k = len(given)
+    trials = 2 + int(math.log(k))
+    centres = given.repeat(restarts, 1, 1)
+    if not len(missing):
+        return centres
+    pool = points.block(_sample(rows, POOL * k, seed))  # (n, d)
+    norms = pool.square().sum(1)
+    # Candidates recur over many restarts: then all inner products at once are cheaper than those of each draw.
+    few = len(pool) ** 2 <= PRODUCTS and len(pool) <= restarts * trials * len(missing)
+    products = pool @ pool.T if few else None
+    there = torch.ones(k, dtype=torch.bool, device=given.device).index_fill_(0, missing, False)
+    nearest = _squared_distance(points, pool, given[there]) if bool(there.any()) else None
+    nearest = nearest.repeat(restarts, 1) if nearest is not None else None  # (R, n)
+    restart = torch.arange(restarts, device=pool.device)
+    draws = torch.from_numpy(
+        uniform(seed, "kmeans", np.arange(restarts)[:, None, None], missing.cpu().numpy()[:, None], np.arange(trials))
+    ).to(pool.device)  # (R, missing, T)
+    for step, cluster in enumerate(missing.tolist()):
+        candidates = _draw(nearest, draws[:, step], len(pool))  # (R, T)
+        flat = candidates.flatten()
+        inner = products[flat] if products is not None else pool[flat] @ pool.T  # (R * T, n)
+        distance = inner.mul_(-2).add_(norms).add_(norms[flat, None]).clamp_min_(0).view(restarts, trials, -1)
+        if nearest is not None:
+            torch.minimum(distance, nearest[:, None], out=distance)
+        best = distance.sum(2).argmin(1)
+        nearest = distance[restart, best]
+        centres[:, cluster] = pool[candidates[restart, best]]
+        advance((step + 1) / len(missing))
+    return centres
+
+
+def _draw(nearest: Tensor | None, draws: Tensor, count: int) -> Tensor:
+    """Points with probability proportional to `nearest` (R, n), from uniform draws (R, T) -> (R, T)."""
+    chance = draws.new_ones(len(draws), count) if nearest is None else nearest.double()
+    total = chance.sum(1, keepdim=True)
+    chance = torch.where(total > 0, chance, 1.0)  # uniform where every point lies on a centre
+    upto = chance.cumsum(1)
+    return torch.searchsorted(upto, draws * upto[:, -1:], right=True).clamp_(max=count - 1)
+
+
+def _sample(rows: Tensor, size: int, seed: int) -> Tensor:
+    """At most `size` of the rows, uniformly without replacement, ascending."""
+    if len(rows) <= size:
+        return rows
+    chosen = np.argsort(uniform(seed, "kmeans/pool", np.arange(len(rows))), kind="stable")[:size]
+    return rows[torch.from_numpy(np.sort(chosen)).to(rows.device)]
+
+
+def _squared_distance(points: Points, pool: Tensor, centres: Tensor) -> Tensor:
+    """To the nearest of the centres: (n, d), (C, d) -> (n,)."""
+    halves = centres.square().sum(1) / 2
+    parts = [
+        torch.addmm(halves, pool[here], centres.T, alpha=-1).amin(1) for here in points.blocks(len(pool), len(centres))
+    ]
+    return torch.cat(parts).mul_(2).add_(pool.square().sum(1)).clamp_min_(0)

@@ -1,4 +1,4 @@
-"""Lloyd's algorithm for all restarts together: assign, average, until nothing moves."""
+"""Lloyd's iterations for all restarts together: assign and average until nothing changes."""
 
 from __future__ import annotations
 
@@ -7,17 +7,15 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
 
 from debgcd.cluster.blocks import SUMMED, Each, Points, slices
 
-NO_DIRECTION = 1e-6  # a mean of unit vectors that is shorter than this
-SAME = 1e-6  # two points are one if they differ by less than this share of their length
+SAME = 1e-6  # relative distance below which two points count as equal
 
 
 @dataclass(frozen=True)
 class Fixed:
-    """What never changes: the points that are free, and the part of each cluster that is labelled."""
+    """What never changes: the free points, and the labelled part of each cluster."""
 
     free: Tensor  # (n,) ascending rows
     sums: Tensor  # (K, d) float64, of the labelled points of each cluster
@@ -26,7 +24,7 @@ class Fixed:
 
 @dataclass(frozen=True)
 class Finished:
-    """Where one restart ended: centres relative to the middle, and the clusters of the free points."""
+    """The result of one restart: centres relative to the middle, and the clusters of the free points."""
 
     restart: int
     centres: Tensor  # (K, d)
@@ -35,30 +33,28 @@ class Finished:
 
 @dataclass(frozen=True)
 class _State:
-    """The restarts that still move (A of them), written block by block.
+    """The A active restarts, updated block by block.
 
-    A score is half the squared distance to a centre less half the squared length of the point. The scores of all clusters
-    are not kept, but a bound is enough to see which points need a look at centres that have not moved.
+    A score is half the squared distance to a centre minus half the squared norm of the point. Only the own score and a
+    lower bound on all others are kept: the bound tells which points have to be compared with unmoved centres.
     """
 
     chosen: Tensor  # (n, A) the cluster of each point
     own: Tensor  # (n, A) its score
-    others: Tensor  # (n, A) no other cluster has a lower score than this
+    others: Tensor  # (n, A) lower bound on the scores of all other clusters
 
     def of(self, restarts: Tensor) -> _State:
         return _State(self.chosen[:, restarts], self.own[:, restarts], self.others[:, restarts])
 
 
 def fix(points: Points, label: Tensor, k: int) -> tuple[Fixed, Tensor]:
-    """The part of each cluster that is labelled, and its mean relative to the middle: (K, d)."""
+    """The labelled part of each cluster, and its mean relative to the middle: (K, d)."""
     rows = (label >= 0).nonzero()[:, 0]
     sums = points.middle.new_zeros(k, len(points.middle), dtype=torch.float64)
     for here in slices(len(rows), SUMMED):
         points.add_sums(sums, rows[here], label[rows[here]])
     counts = torch.bincount(label[rows], minlength=k)
     mean = sums / counts.clamp_min(1)[:, None]
-    if points.scale is not None:
-        mean = normalize(mean, dim=1)
     return Fixed((label < 0).nonzero()[:, 0], sums, counts), (mean - points.middle).to(points.middle.dtype)
 
 
@@ -71,12 +67,12 @@ def lloyd(
     each: Each,
     advance: Callable[[float], None],
 ) -> Iterator[Finished]:
-    """Every restart from its start to where an iteration changes nothing: (R, K, d) -> R times `Finished`.
+    """Every restart from its first centres (R, K, d) to convergence: R times `Finished`, in the order they converge.
 
-    An empty cluster takes the free point that is worst served and not alone in its cluster; if there is none, or if the
-    mean of unit vectors has no direction, a centre stays where it is. A restart also ends when clusters are empty while
-    every point lies on its centre: there are more clusters than different points, and copies would change places forever.
-    One that the limit of iterations ends has its points in the clusters of the nearest centres all the same.
+    An empty cluster takes the free point farthest from its centre that is not alone in its cluster; if there is none, the
+    centre stays. A restart also ends when clusters are empty while every point lies on its centre: with more clusters
+    than distinct points, copies would change places forever. At the limit of iterations, points are assigned once more,
+    so that each is with its nearest centre.
     """
     restarts, k, _ = centres.shape
     n, device = len(fixed.free), centres.device
@@ -108,27 +104,27 @@ def lloyd(
         if not len(active):
             return
     for _ in _assign(points, fixed.free, state, centres, moved, each):
-        pass  # once more, so that clusters and centres belong together where the limit of iterations ended it
+        pass  # the final assignment
     for a, restart_number in enumerate(active.tolist()):
         yield Finished(restart_number, centres[a].clone(), state.chosen[:, a].clone())
 
 
 def _count(chosen: Tensor, k: int) -> Tensor:
-    """Free points of each cluster: (n, A) -> (A, K)."""
+    """Free points per cluster: (n, A) -> (A, K)."""
     restarts = chosen.shape[1]
     key = chosen + k * torch.arange(restarts, device=chosen.device)
     return torch.bincount(key.flatten(), minlength=restarts * k).view(restarts, k)
 
 
 def _assign(points: Points, free: Tensor, state: _State, centres: Tensor, moved: Tensor, each: Each) -> Iterator[float]:
-    """Move every free point to its nearest centre, and say which share of the points is done.
+    """Assign every free point to its nearest centre, in place; yields the share of points done.
 
-    Only the centres that moved are compared with all points: a point whose own centre stayed can only be drawn to one
-    that moved. A point whose own centre moved needs the others only if these may be nearer, by the bound.
+    All points are compared with the centres that moved: a point whose own centre stayed can only change to one of these.
+    A point whose own centre moved is compared with the others only if the bound allows one to be nearer.
     """
     restarts = len(centres)
     most = int(moved.sum(1).max())
-    # as many columns for each restart as for the one in which most moved; those beyond its own are never the nearest
+    # each restart gets as many columns as the one with most moved centres; surplus columns score infinity
     index = moved.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :most]  # (A, most)
     halves = centres.square().sum(2) / 2  # (A, K)
     columns = centres.gather(1, index[:, :, None].expand(-1, -1, centres.shape[2])).flatten(0, 1)  # (A * most, d)
@@ -149,7 +145,7 @@ def _assign(points: Points, free: Tensor, state: _State, centres: Tensor, moved:
         unsure = own_moved & (value > others)
         chosen.copy_(torch.where(leaves, nearest, chosen))
         own.copy_(torch.minimum(value, held))
-        # the score of a centre that is left is not needed here: without this point it moves, and is compared again
+        # the score of the former centre can be dropped: without this point it moves, and is compared again
         others.copy_(torch.minimum(others, torch.where(leaves, second, value)))
         for a in unsure.any(0).nonzero()[:, 0].tolist():
             look = unsure[:, a].nonzero()[:, 0]
@@ -164,9 +160,9 @@ def _assign(points: Points, free: Tensor, state: _State, centres: Tensor, moved:
 
 
 def _fill_empty(points: Points, fixed: Fixed, chosen: Tensor, counts: Tensor, centres: Tensor) -> bool:
-    """Give each empty cluster of one restart the worst served free point of a cluster with others; in place.
+    """Give each empty cluster of one restart the farthest free point that is not alone in its cluster; in place.
 
-    Says whether this made anything better.
+    Returns whether this reduced the inertia.
     """
     if not len(fixed.free):
         return False
@@ -177,7 +173,7 @@ def _fill_empty(points: Points, fixed: Fixed, chosen: Tensor, counts: Tensor, ce
     cost = torch.cat(parts)
     empty = (counts == 0).nonzero()[:, 0].tolist()
     better = False
-    # a point alone in its cluster is passed over, so at most one for each cluster
+    # points alone in their cluster are skipped: at most one per cluster
     for point in cost.argsort(descending=True, stable=True)[: len(empty) + len(counts)].tolist():
         giver = int(chosen[point])
         if not empty or counts[giver] <= 1:
@@ -186,15 +182,14 @@ def _fill_empty(points: Points, fixed: Fixed, chosen: Tensor, counts: Tensor, ce
         counts[giver] -= 1
         counts[taker] = 1
         chosen[point] = taker
-        length = points.raw[fixed.free[point]].norm() if points.scale is None else 1.0
-        better |= bool(cost[point] > (SAME * length) ** 2)
+        better |= bool(cost[point] > (SAME * points.raw[fixed.free[point]].norm()) ** 2)
     return better
 
 
 def _average(points: Points, fixed: Fixed, chosen: Tensor, counts: Tensor, moved: Tensor, centres: Tensor) -> None:
     """The means of the clusters that moved, written to `centres`: (A, K, d), relative to the middle."""
     restarts, k, _ = centres.shape
-    place = moved.flatten().cumsum(0) - 1  # (A * K,) where a moved cluster's sum goes
+    place = moved.flatten().cumsum(0) - 1  # (A * K,) row of a moved cluster's sum
     total = fixed.sums[moved.nonzero()[:, 1]]
     offset = k * torch.arange(restarts, device=chosen.device)
     for here in slices(len(chosen), SUMMED):
@@ -202,10 +197,5 @@ def _average(points: Points, fixed: Fixed, chosen: Tensor, counts: Tensor, moved
         wanted = moved.flatten()[key]
         points.add_sums(total, fixed.free[here][wanted.nonzero()[:, 0]], place[key[wanted]])
     count = counts[moved][:, None]
-    mean = total / count.clamp_min(1)
-    stays = count == 0
-    if points.scale is not None:
-        length = mean.norm(dim=1, keepdim=True)
-        stays |= length < NO_DIRECTION
-        mean = mean / length.clamp_min(NO_DIRECTION)
-    centres[moved] = torch.where(stays, centres[moved], (mean - points.middle).to(centres.dtype))
+    mean = (total / count.clamp_min(1) - points.middle).to(centres.dtype)
+    centres[moved] = torch.where(count == 0, centres[moved], mean)

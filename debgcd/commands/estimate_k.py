@@ -57,7 +57,7 @@ def add(subparsers: Subparsers) -> None:
 def estimate_k(options: argparse.Namespace) -> None:
     """Ask images or a run, print the answer."""
     from debgcd import estimate
-    from debgcd.figures.k_curve import draw_k_curve, require_drawable, text_plot
+    from debgcd.figures import draw_k_curve, require_drawable, text_plot
 
     if options.plot is not None:
         require_drawable(options.plot)

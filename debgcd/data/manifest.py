@@ -1,4 +1,4 @@
-"""Manifests: read from any form of input, write, make from Python objects, check for training."""
+"""The front door of this room: read, write and scan manifests, make them from Python objects, check them for training."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -10,12 +10,11 @@ from PIL import Image
 
 from debgcd.data.rows import SPLITS, Manifest, Row, Skipped, assemble, label_text, text
 from debgcd.data.scan import scan
-from debgcd.data.sources import COLUMNS, IMAGE_SUFFIXES, read_manifest
+from debgcd.data.sources import COLUMNS, read_manifest
 from debgcd.errors import DataError, UsageError
 from debgcd.files import csv_text, write_text
 
 __all__ = [
-    "IMAGE_SUFFIXES",
     "Manifest",
     "Skipped",
     "from_arrays",
@@ -31,18 +30,18 @@ __all__ = [
 
 
 def write_manifest(manifest: Manifest, path: Path) -> None:
-    """Write path, label, truth, split, group as CSV, whole or not at all; `read_manifest` reads the same rows back."""
+    """Write path, label, truth, split, group as CSV, atomically; `read_manifest` reads the same rows."""
     write_text(path, manifest_text(manifest))
 
 
 def manifest_text(manifest: Manifest) -> str:
-    """What `write_manifest` writes."""
+    """The CSV that `write_manifest` writes."""
     columns = (manifest.paths, manifest.labels, manifest.truths, manifest.splits, manifest.groups)
     return csv_text(COLUMNS, zip(*columns, strict=True))
 
 
 def write_skipped(skipped: Iterable[Skipped], path: Path) -> None:
-    """Write file, reason as CSV, whole or not at all."""
+    """Write file, reason as CSV, atomically."""
     write_text(path, csv_text(("file", "reason"), ((entry.file, entry.reason) for entry in skipped)))
 
 
@@ -53,24 +52,24 @@ def from_paths(
     splits: Iterable[str] | None = None,
     groups: Iterable[Any] | None = None,
 ) -> Manifest:
-    """A manifest of given paths, in their order; -1, None, NaN and "" are unlabelled, all other labels become strings.
+    """A manifest of these paths, in their order; -1, None, NaN and "" mean unlabelled, other labels become strings.
 
-    A file that is given twice has one row; the other is in `skipped`, so the manifest may be shorter than `paths`.
+    The manifest may be shorter than `paths`: of a file given twice, the second row goes to `skipped`.
     """
     if isinstance(paths, str | os.PathLike):
         raise UsageError(
-            f"paths must be a sequence of paths, not the one path {os.fspath(paths)!r}: put it into a list."
+            f"paths must be a sequence of paths, got the one path {os.fspath(paths)!r}; put it into a list"
         )
     files = [os.path.abspath(path) for path in paths]
     if not files:
-        raise DataError("There are no images in paths: give at least one.")
+        raise DataError("no images in paths; give at least one")
     given = {"labels": labels, "truths": truths, "splits": splits, "groups": groups}
     columns = {name: _column(name, values, len(files)) for name, values in given.items()}
     rows = []
     for i, file in enumerate(files):
         split = text(columns["splits"][i]) or "train"
         if split not in SPLITS:
-            raise UsageError(f"splits[{i}] is {split!r}: use 'train' or 'test'.")
+            raise UsageError(f"splits[{i}] is {split!r}; use 'train' or 'test'")
         label, truth = label_text(columns["labels"][i]), label_text(columns["truths"][i])
         rows.append(Row(file, label, truth, split, text(columns["groups"][i]), where=f"paths[{i}]"))
     return assemble(rows)
@@ -81,11 +80,11 @@ def from_arrays(
 ) -> Manifest:
     """Write images, each (H, W), (H, W, 3) or (H, W, 4), uint8 or float 0..1, as folder/000000.png ... and list them.
 
-    Files of these names are replaced: the folder is to be the run's own.
+    Existing files with these names are overwritten.
     """
     folder = Path(os.path.abspath(folder))
     if not len(images):
-        raise DataError("There are no images in the arrays given: give at least one.")
+        raise DataError("no images in the arrays; give at least one")
     given = {"labels": labels, "truths": truths}
     columns = {name: _column(name, values, len(images)) for name, values in given.items()}
     folder.mkdir(parents=True, exist_ok=True)
@@ -97,31 +96,30 @@ def from_arrays(
 
 
 def require_trainable(manifest: Manifest, k: int | None) -> None:
-    """Raise unless there is something to learn from, something to discover in, and K categories fit the data."""
-    train = manifest.is_train()
-    labelled = manifest.is_labelled()
-    if not labelled.any():
+    """Raise unless there are labelled and unlabelled training images, and K fits both."""
+    label = manifest.training_labels
+    if not (label >= 0).any():
         raise DataError(
-            "No training image has a label, so there is no known class to start from: put labelled images into "
-            "labelled/<class>/ or fill the column label."
+            "no training image has a label, so there is no known class to start from; put labelled images into "
+            "labelled/<class>/, or fill the column label"
         )
-    if not (train & ~labelled).any():
+    if not (label < 0).any():
         raise DataError(
-            "Every training image has a label, so there is nothing to discover: put the images to be sorted into "
-            "unlabelled/ or leave their label empty."
+            "every training image has a label, so there is nothing to discover; put unlabelled images into "
+            "unlabelled/, or leave their label empty"
         )
-    known, count = len(manifest.classes), int(train.sum())
+    known, count = len(manifest.classes), len(label)
     if k is not None and k < known:
         raise UsageError(
-            f"K is {k} but the labels name M = {known} classes: K counts known and new ones together, so give at least "
-            f"{known}."
+            f"K is {k}, but the labels name M = {known} classes; K counts known and new ones together, so choose K at "
+            f"least {known}"
         )
     if k is not None and k > count:
-        raise UsageError(f"K is {k} but there are only {count} training images: choose K at most {count}.")
+        raise UsageError(f"K is {k}, but there are only {count} training images; choose K at most {count}")
 
 
 def lost_classes(listed: Manifest, usable: Manifest) -> list[str]:
-    """A line, if there is any, on known classes whose images all proved unusable: they are none in what is left."""
+    """At most one line: the known classes that were lost because none of their images can be used."""
     lost = sorted(set(listed.classes) - set(usable.classes))
     if not lost:
         return []
@@ -132,15 +130,15 @@ def lost_classes(listed: Manifest, usable: Manifest) -> list[str]:
 def _column(name: str, values: Iterable[Any] | None, count: int) -> list[Any]:
     column = [None] * count if values is None else list(values)
     if len(column) != count:
-        raise UsageError(f"{name} has {len(column)} entries for {count} images: give one for each image.")
+        raise UsageError(f"{name} has {len(column)} entries for {count} images; give one per image")
     return column
 
 
 def _uint8(image: np.ndarray, i: int) -> np.ndarray:
     if image.ndim not in (2, 3) or 0 in image.shape or (image.ndim == 3 and image.shape[2] not in (3, 4)):
-        raise DataError(f"Image {i} has the shape {image.shape}: give (H, W), (H, W, 3) or (H, W, 4).")
+        raise DataError(f"image {i} has the shape {image.shape}; give (H, W), (H, W, 3) or (H, W, 4)")
     if image.dtype == np.uint8:
         return np.ascontiguousarray(image)
     if image.dtype.kind != "f" or not (np.isfinite(image).all() and image.min() >= 0 and image.max() <= 1):
-        raise DataError(f"Image {i} has the type {image.dtype} or values out of range: give uint8, or floats in 0..1.")
+        raise DataError(f"image {i} has the type {image.dtype} or values out of range; give uint8, or floats in 0..1")
     return np.ascontiguousarray((image * 255).round().astype(np.uint8))

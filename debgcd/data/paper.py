@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Number:
-    """A number as printed, in per cent or in classes; its deviation where the table has one."""
+    """A number as printed, in percent or in classes, with its deviation where the table has one."""
 
     mean: float
     deviation: float | None = None
@@ -19,16 +19,16 @@ class Number:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of results: what is measured, and the row's numbers for each set ("average" is one of them)."""
+    """A table of results: the measures, and per row the numbers of each set ("average" is one of them)."""
 
     number: int
     title: str
     measures: tuple[str, ...]
-    rows: dict[str, dict[str, dict[str, Number]]]  # row -> set -> measure; what is not printed is not there
+    rows: dict[str, dict[str, dict[str, Number]]]  # row -> set -> measure; only what is printed
 
 
 def data_sets() -> dict[str, dict[str, Any]]:
-    """Table 1: a row a data set, numbers of images as printed ("1.5K")."""
+    """Table 1: one row per data set, numbers of images as printed ("1.5K")."""
     found: dict[str, dict[str, Any]] = _read()["1"]["rows"]
     return found
 

@@ -1,4 +1,4 @@
-"""The manifest, one row an image, and the one way in which rows become one."""
+"""The manifest, one row per image, and the only way to assemble one from rows."""
 
 import math
 import os
@@ -8,16 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from debgcd.data.decode import Reason
 from debgcd.errors import DataError
 
 SPLITS = ("train", "test")
 
+Rows = NDArray[np.int64]  # positions in a manifest
+
 
 @dataclass(frozen=True)
 class Skipped:
-    """A file that is not used; both texts are valid UTF-8, whatever the file's name is."""
+    """A file that is not used; both texts are valid UTF-8, whatever bytes the file name has."""
 
     file: str
     reason: str
@@ -25,11 +28,14 @@ class Skipped:
 
 @dataclass(frozen=True)
 class Manifest:
-    """Which images there are and what is known about each; all five tuples are of one length."""
+    """The images and what is known about each; all five tuples have the same length.
 
-    paths: tuple[Path, ...]  # absolute, symbolic links not resolved, no file twice
+    Training reads labels, never truths: only what measures a run calls `truth_ids` and `has_truth`.
+    """
+
+    paths: tuple[Path, ...]  # absolute, symbolic links not resolved, no duplicates
     labels: tuple[str | None, ...]  # only for labelled training images
-    truths: tuple[str | None, ...]  # for evaluation only: never read by training
+    truths: tuple[str | None, ...]  # for evaluation only
     splits: tuple[str, ...]  # "train" or "test"
     groups: tuple[str | None, ...]
     skipped: tuple[Skipped, ...] = ()
@@ -37,7 +43,7 @@ class Manifest:
     def __post_init__(self) -> None:
         lengths = {len(column) for column in (self.paths, self.labels, self.truths, self.splits, self.groups)}
         if len(lengths) > 1:
-            raise ValueError(f"a manifest's columns must be of one length, not {sorted(lengths)}")
+            raise ValueError(f"the columns of a manifest must have the same length, got {sorted(lengths)}")
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -47,25 +53,44 @@ class Manifest:
         """The known classes, sorted as strings: category c < M is classes[c]."""
         return tuple(sorted({label for label in self.labels if label is not None}))
 
-    def label_index(self) -> np.ndarray:
-        """(N,) int64: each label's position in `classes`, -1 for unlabelled."""
-        position = {name: at for at, name in enumerate(self.classes)}
-        return np.array([-1 if label is None else position[label] for label in self.labels], dtype=np.int64)
+    @property
+    def training_rows(self) -> Rows:
+        """Rows of the training split, labelled or not: all that training sees."""
+        return np.flatnonzero([split == "train" for split in self.splits])
 
-    def is_train(self) -> np.ndarray:
-        """(N,) bool: rows of the training split."""
-        return np.array([split == "train" for split in self.splits], dtype=bool)
+    @property
+    def test_rows(self) -> Rows:
+        """Rows of the test split: measured, never trained on."""
+        return np.flatnonzero([split == "test" for split in self.splits])
 
-    def is_labelled(self) -> np.ndarray:
-        """(N,) bool: rows with a label."""
-        return np.array([label is not None for label in self.labels], dtype=bool)
+    @property
+    def training_paths(self) -> list[Path]:
+        """The files of the training rows."""
+        return [self.paths[row] for row in self.training_rows]
+
+    @property
+    def training_labels(self) -> NDArray[np.int64]:
+        """The class ids of the training rows, positions in `classes`; -1 without a label."""
+        number: dict[str | None, int] = {None: -1, **{name: i for i, name in enumerate(self.classes)}}
+        return np.array([number[self.labels[row]] for row in self.training_rows], dtype=np.int64)
+
+    def truth_ids(self, rows: Rows) -> NDArray[np.int64]:
+        """The truth of these rows as ids: known classes 0..M-1, others from M sorted by name; -1 without a truth."""
+        others = sorted({truth for truth in self.truths if truth is not None} - set(self.classes))
+        number: dict[str | None, int] = {None: -1, **{name: i for i, name in enumerate([*self.classes, *others])}}
+        return np.array([number[self.truths[row]] for row in rows], dtype=np.int64)
+
+    @property
+    def has_truth(self) -> bool:
+        """Whether an image without a label has a truth, so that there is something to measure against."""
+        return any(truth is not None and label is None for truth, label in zip(self.truths, self.labels, strict=True))
 
     def select(self, rows: np.ndarray | Iterable[int]) -> "Manifest":
-        """The rows of a boolean mask (N,) or of indices, in that order; `skipped` stays whole."""
+        """The rows of a boolean mask (N,) or of indices, in that order; `skipped` is kept whole."""
         chosen = np.asarray(rows if isinstance(rows, np.ndarray) else list(rows))
         if chosen.dtype == bool:
             if chosen.shape != (len(self),):
-                raise ValueError(f"the mask has shape {chosen.shape}, the manifest {len(self)} rows")
+                raise ValueError(f"the mask must have one entry per row, shape ({len(self)},), got {chosen.shape}")
             chosen = np.flatnonzero(chosen)
         at = [int(row) for row in chosen]
         return Manifest(
@@ -80,7 +105,7 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Row:
-    """One image on its way into a manifest; `where` is how an error message points at it ("row 3 of m.csv")."""
+    """One image on its way into a manifest; `where` locates it in error messages ("row 3 of m.csv")."""
 
     path: str
     label: str | None = None
@@ -102,18 +127,18 @@ def text(value: Any) -> str | None:
         if math.isnan(value):
             return None
         value = int(value) if value.is_integer() else value
-    # A lone surrogate cannot be written to any file, and a class name goes into many.
+    # a lone surrogate cannot be encoded, and class names are written to many files
     return str(value).strip().encode("utf-8", "backslashreplace").decode() or None
 
 
 def label_text(value: Any) -> str | None:
-    """As `text`, and None for -1, also for the "-1" that numpy makes of it in an array of strings."""
+    """As `text`, but also None for -1 and for "-1", which numpy makes of it in an array of strings."""
     label = text(value)
     return None if label == "-1" else label
 
 
 def shown(path: str | Path) -> str:
-    """A path as valid UTF-8; bytes that are none appear as \\xNN."""
+    """A path as valid UTF-8; invalid bytes appear as \\xNN."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
@@ -123,10 +148,10 @@ def skip(path: str | Path, reason: Reason, detail: str) -> Skipped:
 
 
 def assemble(rows: Iterable[Row], skipped: Iterable[Skipped] = ()) -> Manifest:
-    """Make a manifest of rows in their order, no file twice.
+    """A manifest of rows in their order, without duplicate files.
 
-    Two rows are one file if their real paths are the same. The first one stays, or the labelled one; rows that
-    contradict each other in label, truth or split are an error.
+    Two rows with the same real path are duplicates. The first one is kept, or the labelled one; duplicates that disagree
+    in label, truth or split are an error.
     """
     kept: dict[str, Row] = {}
     out = list(skipped)
@@ -137,8 +162,8 @@ def assemble(rows: Iterable[Row], skipped: Iterable[Skipped] = ()) -> Manifest:
             continue
         if row.label is not None and row.split == "test":
             raise DataError(
-                f"{row.where or shown(row.path)} has the label {row.label!r} and split 'test', but a label is only for "
-                "training images: put it into the column truth."
+                f"{row.where or shown(row.path)} has the label {row.label!r} and split 'test'; only training images have "
+                "labels, so put it into the column truth"
             )
         identity = _real(row.path, folders)
         first = kept.setdefault(identity, row)
@@ -160,7 +185,7 @@ def assemble(rows: Iterable[Row], skipped: Iterable[Skipped] = ()) -> Manifest:
 
 
 def _bad_name(path: str) -> str:
-    """Why a name cannot be used: all that a run writes about an image is UTF-8, so its name has to be as well."""
+    """Why a name cannot be used: all that a run writes about an image is UTF-8, so its name must be, too."""
     if "\0" in path:
         return "its name has a zero byte"
     try:
@@ -171,7 +196,7 @@ def _bad_name(path: str) -> str:
 
 
 def _real(path: str, folders: dict[str, str]) -> str:
-    """`os.path.realpath`, which asks for every part of every path, with the folders' answers remembered."""
+    """`os.path.realpath`, cached per folder: it makes a system call for every part of a path."""
     if os.path.islink(path):
         return os.path.realpath(path)
     folder, name = os.path.split(path)
@@ -186,6 +211,5 @@ def _agree(first: Row, second: Row) -> None:
         if one is not None and two is not None and one != two:
             both = " and ".join(dict.fromkeys(row.where or row.path for row in (first, second)))
             raise DataError(
-                f"The file {first.path} has two {what}s, {one!r} and {two!r} (see {both}): keep the right one and "
-                "remove the other."
+                f"{first.path} has two {what}s, {one!r} and {two!r} (see {both}); keep the right one and remove the other"
             )

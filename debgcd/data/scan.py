@@ -1,4 +1,4 @@
-"""Decode every image once before a run, so that what cannot be used is known at the start and not at step 9 000."""
+"""Decode every image once before a run, so that unusable files are known at the start and not at step 9 000."""
 
 import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
@@ -14,8 +14,8 @@ from debgcd.data.decode import Reason, Unusable, decode
 from debgcd.data.rows import Manifest, Skipped, shown
 from debgcd.machine import cores
 
-FEW = 256  # below this many files starting processes takes longer than it saves
-CHUNK = 32
+FEW = 256  # with fewer files, starting processes takes longer than it saves
+CHUNK = 32  # files per task of a worker
 
 Verdict = str | None  # why a file cannot be used
 
@@ -23,9 +23,9 @@ Verdict = str | None  # why a file cannot be used
 def scan(
     manifest: Manifest, workers: int | None = None, on_progress: Callable[[int, int], None] | None = None
 ) -> Manifest:
-    """Decode every image and move those that cannot be used to `skipped`, with their reasons.
+    """Decode every image and move unusable ones to `skipped`, with their reasons.
 
-    workers: processes (None: one a core; 0 or 1: none but this one). on_progress(done, total) is called on the way.
+    workers: processes (None: one per core; 0 or 1: only this process). on_progress(done, total) reports progress.
     """
     verdicts: list[Verdict] = [None] * len(manifest)
     workers = cores() if workers is None else workers
@@ -46,17 +46,15 @@ def scan(
 
 
 def check_files(paths: Sequence[Path]) -> list[Verdict]:
-    """None for each file that decodes, else why it does not; at module level for worker processes to find it."""
+    """Per file, None if it decodes, otherwise why not; public because worker processes import it."""
     return [_check(path) for path in paths]
 
 
 def _check(path: Path) -> Verdict:
     try:
-        decode(
-            path, short_side=1
-        )  # a JPEG at 1/8 scale: every byte of it is read all the same, in a fraction of the time
+        decode(path, short_side=1)  # a JPEG at 1/8 scale: still reads every byte, in a fraction of the time
     except Unusable as why:
-        return str(why)  # not the exception: its traceback would keep the pixels alive
+        return str(why)  # not the exception itself: its traceback keeps the pixels alive
     return None
 
 
@@ -66,12 +64,12 @@ def _here(paths: Sequence[Path], workers: int) -> Iterator[tuple[int, list[Verdi
 
 
 def _pooled(paths: Sequence[Path], workers: int) -> Iterator[tuple[int, list[Verdict]]]:
-    """Check in processes of their own: a file that crashes a decoder or fills the memory costs a worker, not a run."""
+    """Check in worker processes: a file that crashes a decoder or exhausts memory costs a worker, not the run."""
     left = set(range(0, len(paths), CHUNK))
     with _pool(workers) as pool:
         try:
             pool.submit(check_files, ()).result()
-        except BrokenProcessPool:  # no worker can start: a script without `if __name__ == "__main__"`, or no memory
+        except BrokenProcessPool:  # workers cannot start: a script without `if __name__ == "__main__"`, or no memory
             yield from _here(paths, workers)
             return
         with suppress(BrokenProcessPool):
@@ -80,7 +78,7 @@ def _pooled(paths: Sequence[Path], workers: int) -> Iterator[tuple[int, list[Ver
                 chunk = future.result()
                 left.discard(futures[future])
                 yield futures[future], chunk
-    if left:  # a worker died: one file at a time from here on, to find the one to blame
+    if left:  # a worker died: check the rest one by one to find the cause
         yield from _one_by_one(paths, sorted(left))
 
 
@@ -93,7 +91,7 @@ def _one_by_one(paths: Sequence[Path], starts: Sequence[int]) -> Iterator[tuple[
                 try:
                     chunk += pool.submit(check_files, (path,)).result()
                 except BrokenProcessPool:
-                    chunk.append(str(Unusable(Reason.CORRUPT, "decoding it ended the process")))
+                    chunk.append(str(Unusable(Reason.CORRUPT, "decoding it crashed the process")))
                     pool = _pool(1)
             yield start, chunk
     finally:
@@ -101,6 +99,6 @@ def _one_by_one(paths: Sequence[Path], starts: Sequence[int]) -> Iterator[tuple[
 
 
 def _pool(workers: int) -> ProcessPoolExecutor:
-    """Fresh processes: a fork would copy torch's locks in whatever state its threads hold them."""
+    """Fresh processes: a fork would copy torch's locks in an arbitrary state."""
     method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
     return ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context(method))

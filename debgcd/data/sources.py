@@ -1,4 +1,4 @@
-"""The forms in which images and labels come: a folder, a CSV, a Parquet file, one image."""
+"""Folders, CSV and Parquet files, single images -> manifest."""
 
 import csv
 import difflib
@@ -18,27 +18,28 @@ IMAGE_SUFFIXES = {".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".gif", ".tif", ".ti
 IMAGE_SUFFIXES |= {".heic", ".heif", ".avif"}
 LABELLED = {"labelled", "labeled"}
 UNLABELLED = {"unlabelled", "unlabeled", "_unlabelled", "_unlabeled"}
-CLUTTER = {"thumbs.db", "desktop.ini", "__macosx"}  # what systems leave beside images, together with dot names
+CLUTTER = {
+    "thumbs.db",
+    "desktop.ini",
+    "__macosx",
+}  # what operating systems leave beside images; names with a leading dot are ignored, too
 
 
 def read_manifest(source: Path) -> Manifest:
-    """Read a folder, a CSV, a Parquet file or a single image (one unlabelled row); design section 2 has the rules.
+    """Read a folder, a CSV, a Parquet file or a single image (one unlabelled row).
 
-    No image is opened: the kinds of a folder's entries are looked at, a table's paths are taken at their word, and
-    `scan` does the rest.
+    No image is opened: of a folder only the types of its entries are checked, of a table nothing; `scan` does the rest.
     """
     source = Path(os.path.abspath(source))
     if not os.path.exists(source):
-        raise UsageError(
-            f"There is nothing at {shown(source)}: give a folder of images, a CSV or Parquet file, or an image."
-        )
+        raise UsageError(f"nothing at {shown(source)}; give a folder of images, a CSV or Parquet file, or an image")
     if source.is_dir():
         manifest = _read_folder(source)
     else:
         try:
             regular_file(source)
         except Unusable as why:
-            raise DataError(f"{shown(source)} cannot be read ({why}): give a folder, a CSV or Parquet file.") from why
+            raise DataError(f"{shown(source)} cannot be read ({why}); give a folder, a CSV or Parquet file") from why
         suffix = source.suffix.lower()
         if suffix in (".csv", ".tsv"):
             manifest = _read_table(source, _csv_records(source))
@@ -48,27 +49,27 @@ def read_manifest(source: Path) -> Manifest:
             manifest = assemble([Row(str(source))])
         else:
             raise UsageError(
-                f"{shown(source)} is neither a folder, a CSV or Parquet file nor an image by its name: rename it, or "
-                "list its path in a CSV."
+                f"{shown(source)} is neither a folder nor, by its suffix, a CSV or Parquet file or an image; rename it, "
+                "or list its path in a CSV"
             )
     if not len(manifest):
         count = len(manifest.skipped)
-        first = f", the first because of {manifest.skipped[0].reason!r}" if count else ""
-        raise DataError(f"There is no image in {shown(source)} (skipped files: {count}{first}): add images to it.")
+        first = f", the first: {manifest.skipped[0].reason!r}" if count else ""
+        raise DataError(f"no image in {shown(source)} (skipped files: {count}{first}); add images to it")
     return manifest
 
 
 def _read_folder(root: Path) -> Manifest:
-    """`labelled/<class>/` + `unlabelled/`, or class folders + `unlabelled/`; files in the root are unlabelled."""
+    """`labelled/<class>/` and `unlabelled/`, or class folders and `unlabelled/`; files in the root are unlabelled."""
     skipped: list[Skipped] = []
     top, files = _entries(str(root), skipped)
     named = [path for path in top if os.path.basename(path).lower() in LABELLED]
     classes = [path for path in top if os.path.basename(path).lower() not in LABELLED | UNLABELLED]
     if named and classes:
         raise DataError(
-            f"{shown(root)} holds both {os.path.basename(named[0])}/ and {shown(os.path.basename(classes[0]))}/, so "
-            f"which folders are classes is unclear: move the class folders into {os.path.basename(named[0])}/, or what "
-            "is to be sorted into unlabelled/."
+            f"{shown(root)} has both {os.path.basename(named[0])}/ and {shown(os.path.basename(classes[0]))}/, so it is "
+            f"unclear which folders are classes; move the class folders into {os.path.basename(named[0])}/, and "
+            "unlabelled images into unlabelled/"
         )
     for folder in named:
         inner, loose = _entries(folder, skipped)
@@ -89,7 +90,7 @@ def _read_folder(root: Path) -> Manifest:
 
 
 def _entries(folder: str, skipped: list[Skipped]) -> tuple[list[str], list[str]]:
-    """The paths of a folder's folders and of all else in it, sorted; clutter, and folders named as images, left out."""
+    """The subfolders and the other entries of a folder, sorted; without clutter and folders named like images."""
     try:
         with os.scandir(folder) as found:
             # not entry.is_dir(), which raises for a link to itself
@@ -110,10 +111,10 @@ def _clutter(name: str) -> bool:
 
 
 def _walk(start: str, label: str | None, skipped: list[Skipped]) -> Iterator[Row]:
-    """All images below a folder, links followed, each real folder once; a link back up is a loop and not entered."""
+    """All images below a folder; links are followed, but no folder is read twice and loops are not entered."""
     seen: dict[str, str] = {}
-    # (folder, the real path of the one it is in, the same for each link on the way here); a list and not recursion,
-    # because folders may be nested deeper than Python's stack
+    # (folder, real path of its parent, real path of the parent of each link on the way); a stack instead of recursion,
+    # because folders may be nested deeper than Python's recursion limit
     todo: list[tuple[str, str, tuple[str, ...]]] = [(start, os.path.realpath(os.path.dirname(start)), ())]
     while todo:
         folder, parent, links = todo.pop()
@@ -121,7 +122,7 @@ def _walk(start: str, label: str | None, skipped: list[Skipped]) -> Iterator[Row
         if os.path.islink(folder):
             real, links = os.path.realpath(folder), (*links, parent)
             if any(f"{outer}/".startswith(f"{real.rstrip('/')}/") for outer in links):
-                skipped.append(skip(folder, Reason.SYMLINK_LOOP, "links to a folder that it is in"))
+                skipped.append(skip(folder, Reason.SYMLINK_LOOP, "links to a folder that contains it"))
                 continue
         if real in seen:
             skipped.append(skip(folder, Reason.DUPLICATE, f"the same folder as {shown(seen[real])}"))
@@ -150,17 +151,15 @@ def _suffix(path: str) -> str:
 
 
 def _read_table(source: Path, records: Iterator[tuple[str, dict[str, Any]]]) -> Manifest:
-    """Rows of (where, column -> value); paths are relative to the table's own folder."""
+    """A manifest of records (where, column -> value); paths are relative to the table's folder."""
     rows = []
     for where, record in records:
         path = record.get("path")
         if not isinstance(path, str) or not path.strip():
-            raise DataError(f"{where} of {shown(source)} has no path: fill it in or remove the row.")
+            raise DataError(f"{where} of {shown(source)} has no path; fill it in or remove the row")
         split = text(record.get("split")) or "train"
         if split not in SPLITS:
-            raise DataError(
-                f"{where} of {shown(source)} has the split {split!r}: write train or test, or leave it empty."
-            )
+            raise DataError(f"{where} of {shown(source)} has the split {split!r}; use train or test, or leave it empty")
         rows.append(
             Row(
                 path=os.path.abspath(os.path.join(source.parent, path)),
@@ -172,7 +171,7 @@ def _read_table(source: Path, records: Iterator[tuple[str, dict[str, Any]]]) -> 
             )
         )
     if not rows:
-        raise DataError(f"{shown(source)} has no rows: list one image a row in the column path.")
+        raise DataError(f"{shown(source)} has no rows; list one image per row in the column path")
     return assemble(rows)
 
 
@@ -181,26 +180,24 @@ def _check_columns(source: Path, columns: Sequence[str]) -> None:
     for column in columns:
         if column not in COLUMNS:
             near = difflib.get_close_matches(column.lower(), COLUMNS, n=1)
-            hint = f"did you mean {near[0]!r}? A" if near else "a"
-            raise UsageError(f"{shown(source)} has the unknown column {column!r}; {hint}llowed are {allowed}.")
+            hint = f"did you mean {near[0]!r}? Allowed" if near else "allowed"
+            raise UsageError(f"{shown(source)} has the unknown column {column!r}; {hint} are {allowed}")
         if columns.count(column) > 1:
-            raise UsageError(f"{shown(source)} has the column {column!r} twice: remove one of them.")
+            raise UsageError(f"{shown(source)} has the column {column!r} twice; remove one of them")
     if "path" not in columns:
-        raise UsageError(f"{shown(source)} has no column path: name it so; allowed columns are {allowed}.")
+        raise UsageError(f"{shown(source)} has no column path; allowed columns are {allowed}")
 
 
 def _csv_records(source: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     try:
         content = source.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise DataError(
-            f'{shown(source)} is not UTF-8 text (byte {error.start}): save it as "CSV UTF-8" and try again.'
-        ) from error
+        raise DataError(f'{shown(source)} is not UTF-8 text (byte {error.start}); save it as "CSV UTF-8"') from error
     except OSError as error:
-        raise DataError(f"{shown(source)} cannot be read ({error.strerror}): check its permissions.") from error
+        raise DataError(f"{shown(source)} cannot be read ({error.strerror}); check its permissions") from error
     header = re.split(r"[\r\n]", content.lstrip("\r\n"), maxsplit=1)[0]
-    delimiter = max(",;\t", key=header.count)  # the comma if there is none at all: `max` keeps the first
-    # strict: otherwise a quote that is never closed would swallow the rest of the file as one name
+    delimiter = max(",;\t", key=header.count)  # the comma if there is none: `max` returns the first maximum
+    # strict: otherwise an unclosed quote would turn the rest of the file into one name
     reader = csv.reader(io.StringIO(content, newline=""), delimiter=delimiter, strict=True)
     columns: list[str] = []
     number = 0
@@ -214,13 +211,13 @@ def _csv_records(source: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                 continue
             if len(fields) > len(columns):
                 raise DataError(
-                    f"Row {number} of {shown(source)} has {len(fields)} fields for {len(columns)} columns: put names "
-                    f"that contain {delimiter!r} between double quotes."
+                    f"row {number} of {shown(source)} has {len(fields)} fields for {len(columns)} columns; quote names "
+                    f"that contain {delimiter!r}"
                 )
             record = dict(zip(columns, fields, strict=False))
-            yield f"Row {number}", {**record, "label": text(record.get("label"))}
+            yield f"row {number}", {**record, "label": text(record.get("label"))}
     except csv.Error as error:
-        raise DataError(f"{shown(source)} is not valid CSV after row {number} ({error}): check its quotes.") from error
+        raise DataError(f"{shown(source)} is not valid CSV after row {number} ({error}); check its quotes") from error
 
 
 def _parquet_records(source: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -228,16 +225,16 @@ def _parquet_records(source: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
-        raise UsageError(f"Reading {shown(source)} needs pyarrow: pip install 'debgcd[parquet]'.") from error
+        raise UsageError(f"reading {shown(source)} needs pyarrow: pip install 'debgcd[parquet]'") from error
     try:
         with pyarrow.parquet.ParquetFile(source) as file:
             table = file.read()
     except (pyarrow.ArrowException, OSError) as error:
         raise DataError(
-            f"{shown(source)} is not a readable Parquet file ({str(error)[:100]}): write it again."
+            f"{shown(source)} is not a readable Parquet file ({str(error)[:100]}); write it again"
         ) from error
-    # pandas stores a table's index as such a column without being asked to
+    # pandas stores the index of a table in such columns
     table = table.drop_columns([name for name in table.column_names if name.startswith("__index_level_")])
     _check_columns(source, table.column_names)
     for number, record in enumerate(table.to_pylist(), 1):
-        yield f"Row {number}", {**record, "label": label_text(record.get("label"))}
+        yield f"row {number}", {**record, "label": label_text(record.get("label"))}

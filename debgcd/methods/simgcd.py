@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from debgcd import losses, schedules
-from debgcd.cluster.kmeans import prototypes
+from debgcd.cluster.prototypes import prototypes
 from debgcd.config import Config
 from debgcd.methods.protocol import Batch, Features, Loss
 from debgcd.methods.representation import representation

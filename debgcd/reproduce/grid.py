@@ -30,8 +30,8 @@ from debgcd.train.run import open_run
 
 
 @dataclass(frozen=True)
-class Images:
-    """A set's manifest as it goes into all of its runs; the file is named after its content."""
+class ImageList:
+    """A set's manifest as a CSV file, which all of its runs share; the file is named after its content."""
 
     name: str  # of the set
     count: int
@@ -39,7 +39,7 @@ class Images:
     path: Path
 
     @classmethod
-    def of(cls, name: str, manifest: Manifest, out: Path) -> Images:
+    def of(cls, name: str, manifest: Manifest, out: Path) -> ImageList:
         text = manifest_text(manifest)
         return cls(name, len(manifest), text, out / name / f"images-{_digest(text)}.csv")
 
@@ -50,7 +50,7 @@ class Cell:
 
     row: str
     seed: int
-    images: Images
+    images: ImageList
     config: Config
     folder: Path
 
@@ -97,7 +97,7 @@ class Cell:
         return (self.folder / "config.yaml").exists()
 
 
-def cell(row: str, seed: int, images: Images, config: Config, out: Path) -> Cell:
+def cell(row: str, seed: int, images: ImageList, config: Config, out: Path) -> Cell:
     """The run of a row on a set; its folder tells runs with other settings or images apart."""
     if config.backbone.tuned_blocks is None:  # the method's own number, said or not, is the same run
         blocks = METHODS[config.method].tuned_blocks

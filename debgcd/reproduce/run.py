@@ -17,7 +17,7 @@ from debgcd.files import lock, write_json, write_text
 from debgcd.machine import facts
 from debgcd.progress import say
 from debgcd.reproduce.experiments import Experiment
-from debgcd.reproduce.grid import Cell, Images, cell, devices, finish
+from debgcd.reproduce.grid import Cell, ImageList, cell, devices, finish
 from debgcd.reproduce.results import Outcome, result
 from debgcd.reproduce.scale import Small, classes_of, part
 from debgcd.reproduce.table import page
@@ -71,7 +71,7 @@ def plan(wish: Wish) -> Plan:
             continue
         if wish.scale == "small":
             manifest = part(manifest, Small.classes, Small.images)
-        images = Images.of(name, manifest, wish.out)
+        images = ImageList.of(name, manifest, wish.out)
         true_k[name] = classes_of(manifest)
         k = _estimated(wish, name) if wish.experiment.estimated_k else classes_of(manifest)
         for row, config in rows[name].items():

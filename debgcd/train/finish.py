@@ -20,9 +20,9 @@ from debgcd.losses import novelty
 from debgcd.train.categories import Category, categories
 from debgcd.train.infer import TOP, Inference, features, infer
 from debgcd.train.model_folder import read_categories, save_model, views_label
-from debgcd.train.run import Run, test_rows, training_rows
+from debgcd.train.run import Run
 from debgcd.train.setup import Setup, fresh_tokens
-from debgcd.train.watch import has_truth, measure, truth_ids
+from debgcd.train.watch import measure
 
 Prediction = dict[str, str | int | float | bool]  # one row of predictions.csv, by column
 
@@ -74,17 +74,17 @@ def unlabelled(setup: Setup) -> Inference:
 
 def evaluate(run: Run, setup: Setup, inference: Inference) -> dict[str, Any]:
     """All measures on the unlabelled training images and, if there is one, on the test split; as in evaluation.json."""
-    if not has_truth(run.manifest):
+    if not run.manifest.has_truth:
         raise DataError(
             f"{run.folder / 'manifest.csv'} does not say what is true of the unlabelled images: train from a CSV with a "
             "`truth` column to measure against"
         )
-    rows, test = training_rows(run.manifest), test_rows(run.manifest)
+    rows, test = run.manifest.training_rows, run.manifest.test_rows
     result = {}
-    truth = truth_ids(run.manifest, rows[setup.label < 0])
+    truth = run.manifest.truth_ids(rows[setup.label < 0])
     if (truth >= 0).any():
         result["unlabelled"] = measure(inference, truth, setup.known)
-    truth = truth_ids(run.manifest, test)
+    truth = run.manifest.truth_ids(test)
     if (truth >= 0).any():
         held_out = infer(setup.network, setup.method, _test_tokens(run, setup), heads=("detector", "debiased"))
         result["test"] = measure(held_out, truth, setup.known)
@@ -99,13 +99,13 @@ def evaluate_during_training(run: Run, setup: Setup) -> dict[str, Any]:
     """
     if not setup.method.clusters:
         return evaluate(run, setup, unlabelled(setup))
-    free, test = np.flatnonzero(setup.label < 0), test_rows(run.manifest)
+    free, test = np.flatnonzero(setup.label < 0), run.manifest.test_rows
     result = {}
     for name, rows, tokens in (
-        ("unlabelled", training_rows(run.manifest)[free], setup.tokens.centre(free)),
+        ("unlabelled", run.manifest.training_rows[free], setup.tokens.centre(free)),
         ("test", test, _test_tokens(run, setup)),
     ):
-        truth = truth_ids(run.manifest, rows)
+        truth = run.manifest.truth_ids(rows)
         if (truth >= 0).any():
             feature = features(setup.network, tokens)
             free_of_labels = torch.full((len(feature),), -1)
@@ -118,7 +118,7 @@ def evaluate_during_training(run: Run, setup: Setup) -> dict[str, Any]:
 
 
 def _test_tokens(run: Run, setup: Setup) -> Iterator[Tensor]:
-    test = test_rows(run.manifest)
+    test = run.manifest.test_rows
     return fresh_tokens(run.config, run.manifest, setup.network.backbone, test).centre(np.arange(len(test)))
 
 
@@ -130,7 +130,7 @@ def finish(run: Run, setup: Setup, inference: Inference, scores: dict[str, Any] 
     save_model(run.model, tensors, replace(run.config, k=k), found)
     if scores is not None:
         write_evaluation(run, scores, k)
-    paths = [run.manifest.paths[row] for row in training_rows(run.manifest)[setup.label < 0]]
+    paths = [run.manifest.paths[row] for row in run.manifest.training_rows[setup.label < 0]]
     write_text(run.predictions, predictions_csv(prediction_rows(paths, inference, found)))
 
 

@@ -14,15 +14,15 @@ from debgcd.cluster.estimate_k import Estimate, Way, estimate_k
 from debgcd.files import write_json, write_text
 from debgcd.model.backbone import Backbone
 from debgcd.progress import progress, say
-from debgcd.train.run import Run, training_labels, training_paths
+from debgcd.train.run import Run
 from debgcd.train.setup import frozen_features
 from debgcd.train.tokens import Tokens
 
 
 def decide_k(run: Run, backbone: Backbone, tokens: Tokens) -> Run:
     """Estimate K for a run that leaves it open; written to estimate.json and config.yaml, so that `resume` keeps it."""
-    label = training_labels(run.manifest)
-    found = estimate(frozen_features(backbone, tokens, training_paths(run.manifest)), label, run.config.seed)
+    label = run.manifest.training_labels
+    found = estimate(frozen_features(backbone, tokens, run.manifest.training_paths), label, run.config.seed)
     k = min(found.k * run.config.k_times, len(label))
     times = f", {run.config.k_times} times that is" if run.config.k_times > 1 else ";"
     say(f"categories: about {found.k} ({found.low} to {found.high}){times} K = {k} (choose another with --k)")

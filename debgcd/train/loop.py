@@ -28,9 +28,9 @@ from debgcd.schedules import Progress
 from debgcd.train import checkpoint
 from debgcd.train.finish import evaluate, evaluate_during_training, finish, unlabelled
 from debgcd.train.prune import prune
-from debgcd.train.run import Run, training_rows
+from debgcd.train.run import Run
 from debgcd.train.setup import Setup
-from debgcd.train.watch import Metrics, Utilisation, has_truth
+from debgcd.train.watch import Metrics, Utilisation
 
 
 class Interrupted(KeyboardInterrupt):
@@ -62,7 +62,7 @@ def train(run: Run, setup: Setup) -> None:
     sampler = Sampler(half_labelled(setup.label), long.batch, config.seed)
     label = torch.from_numpy(setup.label).to(setup.device)
     utilisation = Utilisation(run.manifest, setup)
-    measurable = has_truth(run.manifest)
+    measurable = run.manifest.has_truth
     choosy = measurable and config.model_kept == "best-old"
 
     digest = run.digest
@@ -169,7 +169,7 @@ def require_finite(run: Run, step: int, values: dict[str, float], images: NDArra
     """Stop the run before the step if the loss or its gradient is not finite."""
     if np.isfinite(values["loss"]) and np.isfinite(values["gradient"]):
         return
-    paths = [str(run.manifest.paths[row]) for row in training_rows(run.manifest)[images]]
+    paths = [str(run.manifest.paths[row]) for row in run.manifest.training_rows[images]]
     report = run.folder / "failure.json"
     write_json(report, {"step": step, "terms": {k: str(v) for k, v in values.items()}, "images": paths})
     saved = checkpoint.places(run.checkpoints)

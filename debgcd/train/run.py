@@ -7,9 +7,6 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from debgcd import config as configuration
 from debgcd.config import Config
 from debgcd.data.manifest import Manifest, read_manifest, write_manifest, write_skipped
@@ -102,23 +99,3 @@ def open_run(folder: Path) -> Run:
     if None in (config.backbone.name, config.backbone.tuned_blocks):
         raise DataError(f"{folder / 'config.yaml'} is not complete, as a run writes it; restore it or train again")
     return Run(folder, config, read_manifest(folder / "manifest.csv"))
-
-
-def training_rows(manifest: Manifest) -> NDArray[np.int64]:
-    """Rows of the manifest that training sees: labelled and unlabelled, but not the test split."""
-    return np.flatnonzero(manifest.is_train())
-
-
-def training_paths(manifest: Manifest) -> list[Path]:
-    """The training rows' files."""
-    return [manifest.paths[row] for row in training_rows(manifest)]
-
-
-def training_labels(manifest: Manifest) -> NDArray[np.int64]:
-    """(N,) class numbers of the training rows, -1 where there is no label."""
-    return manifest.label_index()[training_rows(manifest)]
-
-
-def test_rows(manifest: Manifest) -> NDArray[np.int64]:
-    """Rows of the test split: measured, never trained on."""
-    return np.flatnonzero(~manifest.is_train())

@@ -26,7 +26,7 @@ from debgcd.progress import progress, say
 from debgcd.store import amount
 from debgcd.train.bank import BankTokens, bank_bytes, has_bank, open_bank, token_shape
 from debgcd.train.infer import features
-from debgcd.train.run import Run, training_labels, training_paths
+from debgcd.train.run import Run
 from debgcd.train.tokens import FreshTokens, MixedTokens, Tokens
 
 
@@ -54,7 +54,7 @@ def open_tokens(config: Config, manifest: Manifest, backbone: Backbone, cache: P
     """Tokens of the training images; moves the backbone to the run's device, and fills the cache if need be."""
     device = pick_device(config.run.device)
     backbone.to(device)
-    paths = training_paths(manifest)
+    paths = manifest.training_paths
     images = from_files(paths, config.views)
     if config.run.image_cache == "on":
         with progress("decoding images") as report:
@@ -74,7 +74,7 @@ def open_tokens(config: Config, manifest: Manifest, backbone: Backbone, cache: P
 def centre_tokens(config: Config, manifest: Manifest, backbone: Backbone, cache: Path) -> Tokens:
     """Tokens of the training images' centre crops, for a look at each: from the bank if it is there, never building one."""
     once = replace(config, run=replace(config.run, image_cache="off"))  # decoding is less work than keeping the pixels
-    paths, tuned = training_paths(manifest), config.backbone.tuned_blocks
+    paths, tuned = manifest.training_paths, config.backbone.tuned_blocks
     assert tuned is not None
     backbone.to(pick_device(config.run.device))
     if config.views.bank == "on" and not has_bank(backbone, tuned, paths, config.views, cache):
@@ -95,7 +95,7 @@ def prepare(run: Run, backbone: Backbone, tokens: Tokens) -> Setup:
     network = Network(backbone, method.heads(backbone.width))
     reset_heads(network.heads, run.config.seed)
     network.to(pick_device(run.config.run.device))
-    return Setup(network, method, tokens, training_labels(run.manifest), known, training_paths(run.manifest))
+    return Setup(network, method, tokens, run.manifest.training_labels, known, run.manifest.training_paths)
 
 
 def finite_features(network: Network, tokens: Tokens, paths: Sequence[Path]) -> Tensor:

@@ -27,10 +27,9 @@ from debgcd.train.finish import evaluate, unlabelled, write_evaluation
 from debgcd.train.how_many import decide_k
 from debgcd.train.loop import length, train
 from debgcd.train.model_folder import load_model
-from debgcd.train.run import Run, open_run, test_rows, training_labels, training_paths, training_rows
+from debgcd.train.run import Run, open_run
 from debgcd.train.run import create as create_run
 from debgcd.train.setup import Setup, centre_tokens, decide_bank, open_tokens, prepare
-from debgcd.train.watch import has_truth
 
 FEW_IMAGES = 5000  # 200 epochs of the paper are too few steps below this
 
@@ -42,7 +41,7 @@ def begin(manifest: Manifest, config: Config, folder: Path, verify: bool = False
     """
     require_ready(manifest, config)
     if verify:
-        forget_contents(training_paths(manifest), cache_folder(config.run.cache))
+        forget_contents(manifest.training_paths, cache_folder(config.run.cache))
     listed = manifest
     with progress("reading images") as report:
         manifest = scan(manifest, config.run.workers, report)
@@ -70,7 +69,7 @@ def resume(folder: Path, verify: bool = False) -> Run:
     if run.finished:
         return run
     if verify:
-        forget_contents(training_paths(run.manifest), cache_folder(run.config.run.cache))
+        forget_contents(run.manifest.training_paths, cache_folder(run.config.run.cache))
     return _to_the_end(run, _backbone(run))
 
 
@@ -82,14 +81,14 @@ def measure(folder: Path) -> dict[str, object]:
     cache = cache_folder(run.config.run.cache)
     model = load_model(run.model, backbone=None, cache=cache, device=run.config.run.device)
     tokens = centre_tokens(run.config, run.manifest, model.network.backbone, cache)
-    known, label = len(run.manifest.classes), training_labels(run.manifest)
-    setup = Setup(model.network, model.method, tokens, label, known, training_paths(run.manifest))
+    known, label = len(run.manifest.classes), run.manifest.training_labels
+    setup = Setup(model.network, model.method, tokens, label, known, run.manifest.training_paths)
     return write_evaluation(run, evaluate(run, setup, unlabelled(setup)), len(model.categories))
 
 
 def choose_preset(manifest: Manifest) -> str:
     """`small` without a GPU or for few images, else `paper`; said in one line."""
-    images = len(training_rows(manifest))
+    images = len(manifest.training_rows)
     if pick_device("auto").type == "cpu":
         name, why = "small", "there is no GPU"
     elif images < FEW_IMAGES:
@@ -106,7 +105,7 @@ def decide(config: Config, manifest: Manifest) -> tuple[Config, Backbone]:
     Only K may stay open: its estimate needs the features.
     """
     wanted, cache = config.backbone, cache_folder(config.run.cache)
-    paths = training_paths(manifest)
+    paths = manifest.training_paths
     if METHODS[config.method].trains and not length(config.schedule, len(paths)).steps:
         say("method: sskmeans, because nothing is trained in 0 steps: semi-supervised k-means on frozen features")
         config = replace(config, method="sskmeans")
@@ -134,7 +133,7 @@ def decide(config: Config, manifest: Manifest) -> tuple[Config, Backbone]:
         )
     identity = backbone.identity
     chosen = replace(wanted, name=identity.name, revision=identity.revision, sha256=identity.sha256, tuned_blocks=tuned)
-    if config.model_kept == "best-old" and not has_truth(manifest.select(test_rows(manifest))):
+    if config.model_kept == "best-old" and not manifest.select(manifest.test_rows).has_truth:
         say("model kept: the last, because there is no test split with truth to choose the best by")
         config = replace(config, model_kept="last")
     long, views = length(config.schedule, len(paths), METHODS[config.method].trains), config.views

@@ -1,4 +1,4 @@
-"""What is observed of a run from outside: metrics.jsonl, utilisation, accuracy. Truth is known here and nowhere in training."""
+"""What is observed of a run from outside: metrics.jsonl, utilisation, accuracy. Only this file and finish.py read truth."""
 
 from __future__ import annotations
 
@@ -16,25 +16,10 @@ from debgcd.errors import UsageError
 from debgcd.evaluate import novelty_auroc, score
 from debgcd.files import write_text
 from debgcd.train.infer import Inference
-from debgcd.train.run import Run, training_rows
+from debgcd.train.run import Run
 from debgcd.train.setup import Setup
 
 STEPS = 1000  # whose hard labels are kept to be judged together
-
-
-def truth_ids(manifest: Manifest, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The truth of these rows as numbers: known classes 0..M-1, others M.. in the order of their names; -1 without one."""
-    classes = list(manifest.classes)
-    others = sorted({truth for truth in set(manifest.truths) if truth is not None} - set(classes))
-    number: dict[str | None, int] = {None: -1, **{name: i for i, name in enumerate(classes + others)}}
-    return np.fromiter(map(number.__getitem__, manifest.truths), np.int64, len(manifest))[rows]
-
-
-def has_truth(manifest: Manifest) -> bool:
-    """Whether there is anything to measure against: truth of an image that is not labelled."""
-    return any(
-        truth is not None and label is None for truth, label in zip(manifest.truths, manifest.labels, strict=True)
-    )
 
 
 def measure(inference: Inference, truth: NDArray[np.int64], known: int) -> dict[str, Any]:
@@ -115,7 +100,7 @@ class Utilisation:
 
     def __init__(self, manifest: Manifest, setup: Setup):
         self._unlabelled, self._known = setup.label < 0, setup.known
-        self._truth = truth_ids(manifest, training_rows(manifest))
+        self._truth = manifest.truth_ids(manifest.training_rows)
         self._taught: deque[tuple[NDArray[np.int64], NDArray[np.int64]]] = deque(maxlen=STEPS)  # truth, hard label
 
     def shares(self, hard_label: NDArray[np.int64] | None, images: NDArray[np.int64]) -> dict[str, float]:

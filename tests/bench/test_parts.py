@@ -151,7 +151,7 @@ def test_memory(tmp_path: Path) -> None:
     for images in SIZES.memory_images:  # what was measured was a whole run
         run_folder = tmp_path / f"memory-{images}"
         assert (run_folder / "predictions.csv").is_file()
-        assert json.loads((run_folder / "evaluation.json").read_text())["views"] == "views: bank 2, decode fast"
+        assert json.loads((run_folder / "evaluation.json").read_text())["views"] == "views: bank 2, decode exact"
     assert not list(tmp_path.glob("memory-*.bank"))
 
 

@@ -11,11 +11,6 @@ def squared(a: Point, b: Point) -> float:
     return sum((x - y) ** 2 for x, y in zip(a, b, strict=True))
 
 
-def unit(point: Point) -> Point:
-    length = math.sqrt(sum(x * x for x in point))
-    return [x / length for x in point] if length else point
-
-
 def mean(points: list[Point]) -> Point:
     return [sum(axis) / len(points) for axis in zip(*points, strict=True)]
 
@@ -44,30 +39,24 @@ def assign(points: list[Point], label: list[int], centres: list[Point]) -> list[
     return chosen
 
 
-def average(points: list[Point], chosen: list[int], centres: list[Point], cosine: bool) -> list[Point]:
+def average(points: list[Point], chosen: list[int], centres: list[Point]) -> list[Point]:
     moved = []
     for k, centre in enumerate(centres):
         mine = [point for point, cluster in zip(points, chosen, strict=True) if cluster == k]
-        if not mine:
-            moved.append(centre)
-        elif cosine:
-            moved.append(unit(mean(mine)) if math.hypot(*mean(mine)) > 1e-6 else centre)
-        else:
-            moved.append(mean(mine))
+        moved.append(mean(mine) if mine else centre)
     return moved
 
 
 def lloyd(
-    points: list[Point], label: list[int], centres: list[Point], iterations: int, cosine: bool = False
+    points: list[Point], label: list[int], centres: list[Point], iterations: int
 ) -> tuple[list[int], list[Point], float]:
     """Clusters, centres and inertia after at most so many iterations; every free point is with its nearest centre."""
-    points = [unit(point) for point in points] if cosine else points
     before: list[int] = []
     for _ in range(iterations):
         chosen = assign(points, label, centres)
         if chosen == before:
             break
-        centres, before = average(points, chosen, centres, cosine), chosen
+        centres, before = average(points, chosen, centres), chosen
     else:
         before = nearest(points, label, centres)
     return before, centres, sum(squared(point, centres[k]) for point, k in zip(points, before, strict=True))

@@ -14,7 +14,7 @@ from torch.nn.functional import normalize
 
 from debgcd.cluster import consensus
 from debgcd.cluster.estimate_k import estimate_k
-from debgcd.cluster.kmeans import AXES, principal
+from debgcd.cluster.prototypes import AXES, principal
 from debgcd.errors import DataError, UsageError
 
 
@@ -111,7 +111,7 @@ def test_every_cut_is_scored_by_the_best_matching(seed: int) -> None:
 def test_a_large_set_is_thinned_to_what_a_tree_takes_and_keeps_two_of_each_class(
     known: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consensus, "LOOKED_AT", 100)
+    monkeypatch.setattr(consensus, "SAMPLE", 100)
     label = torch.full((2000,), -1)
     label[: 4 * known] = torch.arange(4 * known) % known
     points = torch.arange(2000.0)[:, None]

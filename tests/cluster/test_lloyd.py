@@ -15,9 +15,9 @@ from debgcd.cluster.blocks import one_thread_each, read
 from debgcd.cluster.lloyd import Finished, fix, lloyd
 
 
-def run(points: Tensor, label: Tensor, starts: Tensor, iterations: int = 300, cosine: bool = False) -> list[Finished]:
+def run(points: Tensor, label: Tensor, starts: Tensor, iterations: int = 300) -> list[Finished]:
     """All restarts, in their order, with centres where they are (not relative to the middle)."""
-    seen = read(points, unit=cosine)
+    seen = read(points)
     fixed, _ = fix(seen, label, starts.shape[1])
     with one_thread_each(points.device) as each:
         found = lloyd(seen, fixed, starts - seen.middle, iterations=iterations, each=each, advance=lambda passes: None)
@@ -30,22 +30,19 @@ def some_starts(points: Tensor, restarts: int, k: int, seed: int) -> Tensor:
     return torch.stack([points[rng.choice(len(points), k, replace=False)] for _ in range(restarts)])
 
 
-@pytest.mark.parametrize("cosine", [False, True])
 @pytest.mark.parametrize("known", [0, 3])
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("iterations", [1, 2, 100])
-def test_as_the_slow_form_from_the_same_start(seed: int, known: int, cosine: bool, iterations: int) -> None:
+def test_as_the_slow_form_from_the_same_start(seed: int, known: int, iterations: int) -> None:
     """Seven restarts at once, which end at different times, each as if it were alone."""
     points, truth = mixture(seed, 9, 12, 3, 0.8)
     points = points.double()
     label = half_labelled(truth, known)
     starts = some_starts(points, 7, 9, seed)
-    if cosine:
-        starts = starts / starts.norm(dim=2, keepdim=True)
-    ended = run(points, label, starts, iterations, cosine)
+    ended = run(points, label, starts, iterations)
     assert [one.restart for one in ended] == list(range(7))
     for one, start in zip(ended, starts, strict=True):
-        chosen, centres, _ = slow_kmeans.lloyd(points.tolist(), label.tolist(), start.tolist(), iterations, cosine)
+        chosen, centres, _ = slow_kmeans.lloyd(points.tolist(), label.tolist(), start.tolist(), iterations)
         assert one.chosen.tolist() == [k for k, fixed in zip(chosen, label.tolist(), strict=True) if fixed < 0]
         torch.testing.assert_close(one.centres, torch.tensor(centres, dtype=torch.float64))
 
@@ -63,12 +60,11 @@ def test_as_scikit_learn_from_the_same_start(clusters: int, size: int, width: in
         torch.testing.assert_close(one.centres, torch.from_numpy(other.cluster_centers_), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("cosine", [False, True])
-def test_blocks_of_any_size_and_any_number_of_threads(monkeypatch: pytest.MonkeyPatch, cosine: bool) -> None:
+def test_blocks_of_any_size_and_any_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     points, truth = mixture(0, 12, 20, 6, 1.0)
     label = half_labelled(truth, 4)
     starts = some_starts(points, 4, 12, seed=0)
-    whole = run(points, label, starts, cosine=cosine)
+    whole = run(points, label, starts)
     monkeypatch.setattr(blocks, "ELEMENTS", 1)
     threads = torch.get_num_threads()
     for rows in (7, 100):
@@ -76,7 +72,7 @@ def test_blocks_of_any_size_and_any_number_of_threads(monkeypatch: pytest.Monkey
         for number in (1, 3):
             torch.set_num_threads(number)
             try:
-                pieces = run(points, label, starts, cosine=cosine)
+                pieces = run(points, label, starts)
                 assert torch.get_num_threads() == number
             finally:
                 torch.set_num_threads(threads)

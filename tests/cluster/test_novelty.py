@@ -7,7 +7,7 @@ import torch
 from clouds import half_labelled, mixture
 from sklearn.linear_model import Ridge
 
-from debgcd.cluster.novelty import RIDGE, unlike_labelled
+from debgcd.cluster.prototypes import RIDGE, unlike_labelled
 
 
 @pytest.mark.parametrize(("seed", "width"), [(0, 3), (1, 8), (2, 40)])

@@ -7,7 +7,7 @@ import torch
 from clouds import mixture
 from sklearn.decomposition import PCA
 
-from debgcd.cluster.kmeans import AXES, principal, prototypes
+from debgcd.cluster.prototypes import AXES, principal, prototypes
 
 
 @pytest.mark.parametrize(("axes", "width"), [(1, 6), (3, 6), (6, 6), (9, 6), (4, 40)])

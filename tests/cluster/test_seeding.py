@@ -11,15 +11,15 @@ import torch
 from clouds import free, half_labelled, mixture
 from torch import Tensor
 
-from debgcd.cluster import seeding
+from debgcd.cluster import kmeans
 from debgcd.cluster.blocks import read
+from debgcd.cluster.kmeans import plus_plus
 from debgcd.cluster.lloyd import fix
-from debgcd.cluster.seeding import plus_plus
 from debgcd.data.draws import uniform
 
 
-def first_centres(points: Tensor, label: Tensor, k: int, seed: int, restarts: int, cosine: bool = False) -> Tensor:
-    seen = read(points, unit=cosine)
+def first_centres(points: Tensor, label: Tensor, k: int, seed: int, restarts: int) -> Tensor:
+    seen = read(points)
     fixed, given = fix(seen, label, k)
     missing = (fixed.counts == 0).nonzero()[:, 0]
     found = plus_plus(seen, fixed.free, given, missing, seed=seed, restarts=restarts, advance=lambda share: None)
@@ -30,7 +30,7 @@ def first_centres(points: Tensor, label: Tensor, k: int, seed: int, restarts: in
 @pytest.mark.parametrize("known", [0, 1, 4])
 @pytest.mark.parametrize("seed", range(3))
 def test_as_the_slow_form(monkeypatch: pytest.MonkeyPatch, seed: int, known: int, products: int) -> None:
-    monkeypatch.setattr(seeding, "PRODUCTS", products)
+    monkeypatch.setattr(kmeans, "PRODUCTS", products)
     points, truth = mixture(seed, 6, 12, 3, 0.6)
     points, label, restarts = points.double(), half_labelled(truth, known), 4
     found = first_centres(points, label, 6, seed, restarts)
@@ -64,7 +64,7 @@ def test_no_two_centres_in_one_of_many_far_groups() -> None:
 
 
 def test_a_sample_of_many_points_finds_all_groups_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seeding, "POOL", 8)
+    monkeypatch.setattr(kmeans, "POOL", 8)
     points, truth = mixture(2, 12, 200, 8, 0.001)
     found = first_centres(points, free(points), 12, seed=3, restarts=5)
     for start in found:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from debgcd.cluster.kmeans import prototypes
-from debgcd.cluster.whiten import SHRINKAGE, whiten
+from debgcd.cluster import prototypes as module
+from debgcd.cluster.prototypes import SHRINKAGE, prototypes, whiten
 from debgcd.evaluate import clustering_accuracy
 
 
@@ -64,15 +64,13 @@ def test_new_classes_are_found_though_most_variance_is_noise(monkeypatch: pytest
     def accuracy() -> float:
         # prototypes are directions of the points as they are, so the clustering behind them is what is judged
         found: list[torch.Tensor] = []
-        real = kmeans_module.kmeans
-        monkeypatch.setattr(kmeans_module, "kmeans", lambda *a, **k: found.append(real(*a, **k)) or found[-1])
+        real = module.kmeans
+        monkeypatch.setattr(module, "kmeans", lambda *a, **k: found.append(real(*a, **k)) or found[-1])
         prototypes(points, label, 8)
         free = label < 0
-        monkeypatch.setattr(kmeans_module, "kmeans", real)
+        monkeypatch.setattr(module, "kmeans", real)
         return clustering_accuracy(truth[free], found[0].assignment[free], 4).all
 
-    import debgcd.cluster.kmeans as kmeans_module
-
     with_it = accuracy()
-    monkeypatch.setattr(kmeans_module, "whiten", lambda points, label: points)
+    monkeypatch.setattr(module, "whiten", lambda points, label: points)
     assert with_it > 0.9 > 0.7 > accuracy()

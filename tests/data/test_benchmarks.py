@@ -15,8 +15,16 @@ from miniatures import FORMS, Made
 from PIL import Image
 
 from debgcd.commands.options import BENCHMARKS
-from debgcd.data.benchmarks import NAMES, SPLITS, Facts, as_printed, facts_of, read_benchmark, resolve
-from debgcd.data.benchmarks.halves import labelled_rows
+from debgcd.data.benchmarks import (
+    NAMES,
+    SPLITS,
+    Facts,
+    as_printed,
+    facts_of,
+    labelled_rows,
+    read_benchmark,
+    resolve,
+)
 from debgcd.data.manifest import read_manifest, write_manifest
 from debgcd.errors import UsageError
 

@@ -1,4 +1,4 @@
-"""A benchmark that is not whole is refused; the error names the file and how to get it, and no image is left out."""
+"""An incomplete benchmark is refused; the error names the file and how to get it, and no image is left out."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_an_imagenet_with_synsets_of_another_one(tmp_path: Path, published: Publ
     made = miniatures.imagenet1k(tmp_path / "sets")
     published("imagenet1k", made)
     (made.folder / "train" / "n00000001").mkdir()
-    assert "1001 synset folders, not 1000" in complaint("imagenet1k", tmp_path / "sets")
+    assert "1001 synset folders, expected 1000" in complaint("imagenet1k", tmp_path / "sets")
 
 
 def test_an_empty_synset(tmp_path: Path, published: Published) -> None:
@@ -119,7 +119,7 @@ def test_an_empty_synset(tmp_path: Path, published: Published) -> None:
     published("imagenet100", made)
     for path in (made.folder / "train" / "n01537544").iterdir():
         path.unlink()
-    assert f"{made.folder / 'train' / 'n01537544'} holds no image" in complaint("imagenet100", tmp_path / "sets")
+    assert f"{made.folder / 'train' / 'n01537544'} has no images" in complaint("imagenet100", tmp_path / "sets")
 
 
 @pytest.mark.parametrize("maker", FORMS, ids=lambda maker: maker.__name__)
@@ -128,7 +128,7 @@ def test_a_wrong_root(maker: Maker, tmp_path: Path) -> None:
     (tmp_path / "sets" / "holiday").mkdir(parents=True)
     (tmp_path / "sets" / "holiday" / "beach.jpg").write_bytes(miniatures.PICTURES[0])
     said = complaint(facts.name, tmp_path / "sets")
-    assert f"there is no {facts.title} in {tmp_path / 'sets'}" in said and facts.how_to_get in said
+    assert f"no {facts.title} in {tmp_path / 'sets'}" in said and facts.how_to_get in said
     assert "no folder" in complaint(facts.name, tmp_path / "nowhere", UsageError)
     assert "no folder" in complaint(facts.name, tmp_path / "sets" / "holiday" / "beach.jpg", UsageError)
 
@@ -142,7 +142,7 @@ def test_a_set_whose_numbers_are_others(tmp_path: Path) -> None:
 def test_the_other_form_of_cars(tmp_path: Path) -> None:
     (tmp_path / "sets" / "car_ims").mkdir(parents=True)
     savemat(tmp_path / "sets" / "cars_annos.mat", {"annotations": 1})
-    assert "the published labelled half cannot be told from it" in complaint("cars", tmp_path / "sets")
+    assert "the published labelled half is unknown" in complaint("cars", tmp_path / "sets")
 
 
 def test_cars_labels_of_test_images_beside_the_devkit(tmp_path: Path, published: Published) -> None:
@@ -164,22 +164,22 @@ def first_line(line: str) -> Callable[[bytes], bytes]:
 
 
 CHANGED: list[tuple[Maker, str, Callable[[bytes], bytes], str]] = [
-    (miniatures.cub, "image_class_labels.txt", first_line("1 201"), "'201' is no class"),
-    (miniatures.cub, "image_class_labels.txt", first_line("1 0"), "'0' is no class"),
-    (miniatures.cub, "image_class_labels.txt", first_line("1 one"), "'one' is no class"),
-    (miniatures.cub, "image_class_labels.txt", first_line(""), "its image numbers are not those of images.txt"),
-    (miniatures.cub, "train_test_split.txt", first_line("1 2"), "0 or 1, not '2'"),
+    (miniatures.cub, "image_class_labels.txt", first_line("1 201"), "'201' is not a class"),
+    (miniatures.cub, "image_class_labels.txt", first_line("1 0"), "'0' is not a class"),
+    (miniatures.cub, "image_class_labels.txt", first_line("1 one"), "'one' is not a class"),
+    (miniatures.cub, "image_class_labels.txt", first_line(""), "its image numbers differ from those of images.txt"),
+    (miniatures.cub, "train_test_split.txt", first_line("1 2"), "0 or 1, got '2'"),
     (miniatures.cub, "train_test_split.txt", first_line("2 1"), "twice"),
-    (miniatures.cub, "images.txt", first_line("1"), "line 1 is '1', not 2 fields"),
+    (miniatures.cub, "images.txt", first_line("1"), "line 1 is '1', expected 2 fields"),
     (miniatures.cub, "images.txt", lambda _: b"", "it is empty"),
     (miniatures.cub, "images.txt", lambda _: b"1 \xff\xfe\n", "cannot be read"),
-    (miniatures.cub, "classes.txt", lambda content: content + b"201 201.Dodo\n", "201 classes, not 1 to 200"),
-    (miniatures.aircraft, "variants.txt", first_line("Zeppelin"), "which variants.txt does not name"),
-    (miniatures.aircraft, "variants.txt", lambda content: content + b"Zeppelin\n", "101 variants, not 100"),
-    (miniatures.aircraft, "images_variant_test.txt", first_line("0000001 Zeppelin"), "is of 'Zeppelin'"),
-    (miniatures.pets, "annotations/test.txt", first_line("Cat_1 38 1 1"), "'38' is no class"),
+    (miniatures.cub, "classes.txt", lambda content: content + b"201 201.Dodo\n", "201 classes, expected 1 to 200"),
+    (miniatures.aircraft, "variants.txt", first_line("Zeppelin"), "is not in variants.txt"),
+    (miniatures.aircraft, "variants.txt", lambda content: content + b"Zeppelin\n", "101 variants, expected 100"),
+    (miniatures.aircraft, "images_variant_test.txt", first_line("0000001 Zeppelin"), "the variant 'Zeppelin'"),
+    (miniatures.pets, "annotations/test.txt", first_line("Cat_1 38 1 1"), "'38' is not a class"),
     (miniatures.pets, "annotations/test.txt", first_line("Dodo_1 2 1 1"), "class 2 is both"),
-    (miniatures.pets, "annotations/test.txt", first_line("Dodo_1"), "not 4 fields"),
+    (miniatures.pets, "annotations/test.txt", first_line("Dodo_1"), "expected 4 fields"),
     (miniatures.cars, "devkit/cars_train_annos.mat", cut, "cars_train_annos.mat is not as published"),
     (miniatures.cars, "devkit/cars_meta.mat", lambda _: b"names", "cars_meta.mat is not as published"),
     (miniatures.imagenet100_flat, "ILSVRC2012_devkit_t12/data/meta.mat", cut, "meta.mat is not as published"),
@@ -187,12 +187,12 @@ CHANGED: list[tuple[Maker, str, Callable[[bytes], bytes], str]] = [
         miniatures.imagenet100_flat,
         "ILSVRC2012_devkit_t12/data/ILSVRC2012_validation_ground_truth.txt",
         first_line("7000"),
-        "line 1 is '7000', which meta.mat does not know",
+        "line 1 is '7000', which is not in meta.mat",
     ),
     (miniatures.herbarium19_json, "train.json", cut, "train.json is not as published"),
     (miniatures.herbarium19_json, "train.json", lambda _: b"[]", "train.json is not as published"),
     (miniatures.cifar10, "data_batch_2", cut, "data_batch_2 is not as published"),
-    (miniatures.cifar10, "data_batch_2", lambda _: miniatures.python2_pickle([1, 2]), "it holds no dict"),
+    (miniatures.cifar10, "data_batch_2", lambda _: miniatures.python2_pickle([1, 2]), "does not hold a dict"),
     (miniatures.cifar10, "batches.meta", lambda _: miniatures.python2_pickle({b"names": [b"a"]}), "no label_names"),
     (miniatures.cifar10_binary, "data_batch_3.bin", lambda content: content[:-1], "not whole rows of 3073"),
     (miniatures.cifar10_binary, "data_batch_3.bin", lambda _: b"", "not whole rows"),
@@ -200,7 +200,7 @@ CHANGED: list[tuple[Maker, str, Callable[[bytes], bytes], str]] = [
     (miniatures.cifar100_binary, "train.bin", lambda content: content[:3073], "not whole rows of 3074"),
     (miniatures.cifar10_npm, "data_batch_1.png", cut, "data_batch_1.png is not as published"),
     (miniatures.cifar10_npm, "train_lables.json", lambda _: b"[1, 2, 3]", "150 images but 3 labels"),
-    (miniatures.cifar10_npm, "test_lables.json", lambda _: b'["cat"]', "no list of class numbers"),
+    (miniatures.cifar10_npm, "test_lables.json", lambda _: b'["cat"]', "not a list of class numbers"),
 ]
 
 
@@ -221,7 +221,7 @@ def test_a_strip_of_another_width(tmp_path: Path, published: Published) -> None:
     made = miniatures.cifar10_npm(tmp_path / "sets")
     published("cifar10", made)
     Image.new("RGB", (1000, 30)).save(made.folder / "data_batch_1.png")
-    assert "1000 pixels wide, not 1024" in complaint("cifar10", tmp_path / "sets")
+    assert "1000 pixels wide, expected 1024" in complaint("cifar10", tmp_path / "sets")
 
 
 def test_a_category_that_was_never_trained_on(tmp_path: Path, published: Published) -> None:

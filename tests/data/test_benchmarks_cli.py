@@ -109,7 +109,7 @@ def test_train_on_a_benchmark(command: Command, tmp_path: Path, pets: Made, monk
 def test_check_says_which_preset_a_run_would_get(command: Command, tmp_path: Path, pets: Made) -> None:
     said = command("check", "--benchmark", "pets", "--root", pets.folder, *QUICK, "--preset", "released")
     assert said.code == 0 and "with kmeans, preset paper" in said.out
-    assert "preset: paper, because nothing was released for Oxford-IIIT Pet" in said.err.splitlines()
+    assert "preset: paper, because nothing was released for Oxford-IIIT Pet with kmeans" in said.err.splitlines()
 
 
 def test_k_can_be_another(command: Command, tmp_path: Path, pets: Made) -> None:

@@ -109,7 +109,7 @@ def test_arrays_are_kept_without_loss(tmp_path: Path) -> None:
     for path, expected in zip(manifest.paths, [np.dstack([grey] * 3), rgb, rgb, rgb], strict=True):
         np.testing.assert_array_equal(decode(path), expected)
     for wrong in (rgb.astype(int), rgb.astype(float), rgb[..., :2], rgb[:0], rgb / 255 * np.nan, rgb[None]):
-        with pytest.raises(DataError, match="Image 1"):
+        with pytest.raises(DataError, match="image 1"):
             from_arrays([rgb, wrong], None, tmp_path / "bad")
 
 
@@ -124,17 +124,42 @@ def test_select(tmp_path: Path) -> None:
         manifest.select(np.array([True]))
 
 
+def test_rows_of_the_splits_with_labels_and_truth() -> None:
+    manifest = from_paths(
+        ["a", "b", "c", "d", "e"],
+        labels=["y", None, None, "x", None],
+        truths=["y", "z", "x", None, "w"],
+        splits=["train", "test", "train", "train", "test"],
+    )
+    assert manifest.classes == ("x", "y")
+    assert manifest.training_rows.tolist() == [0, 2, 3]
+    assert manifest.test_rows.tolist() == [1, 4]
+    assert [path.name for path in manifest.training_paths] == ["a", "c", "d"]
+    assert manifest.training_labels.tolist() == [1, -1, 0]
+    assert manifest.truth_ids(np.arange(5)).tolist() == [1, 3, 0, -1, 2]  # x, y known, then w, z
+    assert manifest.truth_ids(manifest.test_rows).tolist() == [3, 2]
+    assert manifest.truth_ids(manifest.test_rows[:0]).dtype == manifest.training_labels.dtype == np.int64
+
+
+@pytest.mark.parametrize(
+    ("labels", "truths", "has"),
+    [([None, None], [None, None], False), (["x", None], ["x", None], False), (["x", None], [None, "y"], True)],
+)
+def test_only_a_truth_beyond_the_labels_can_be_measured_against(labels: list, truths: list, has: bool) -> None:
+    assert from_paths(["a", "b"], labels, truths).has_truth == has
+
+
 def test_require_trainable() -> None:
     paths = ["a", "b", "c", "d"]
     good = from_paths(paths, ["x", "y", None, None], splits=["train", "train", "train", "test"])
     for k in (None, 2, 3):
         require_trainable(good, k)
     require_trainable(from_paths(paths, ["x", None, None, None]), 1)
-    with pytest.raises(UsageError, match=r"K is 1 .* M = 2"):
+    with pytest.raises(UsageError, match=r"K is 1, but .* M = 2"):
         require_trainable(good, 1)
-    with pytest.raises(UsageError, match=r"K is 4 .* 3 training images"):
+    with pytest.raises(UsageError, match=r"K is 4, but .* 3 training images"):
         require_trainable(good, 4)
-    with pytest.raises(DataError, match="No training image has a label"):
+    with pytest.raises(DataError, match="no training image has a label"):
         require_trainable(from_paths(paths), None)
     with pytest.raises(DataError, match="nothing to discover"):
         require_trainable(from_paths(paths, ["x", "x", "y", None], splits=["train"] * 3 + ["test"]), None)

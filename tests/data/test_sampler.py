@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 
@@ -74,9 +72,3 @@ def test_no_two_steps_share_a_draw() -> None:
     sampler = Sampler(half_labelled(labels(3, 3)), 7, seed=0)
     draws = np.concatenate([sampler.draws(step).draw for step in range(20)])
     np.testing.assert_array_equal(draws, np.arange(140))
-
-
-def test_draws_are_frozen() -> None:
-    draws = Sampler(np.ones(3), 2, seed=0).draws(0)
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        draws.image = draws.draw  # type: ignore[misc]

@@ -79,7 +79,7 @@ def test_a_file_that_kills_the_decoder_costs_only_itself(tmp_path: Path) -> None
     command = [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "images")]
     root = str(Path(scan_module.__file__).parents[2])
     done = subprocess.run(command, env={**os.environ, "PYTHONPATH": root}, capture_output=True, text=True, timeout=60)
-    assert done.stdout == ("['0.png', '1.png', '3.png', '4.png'] ['corrupt: decoding it ended the process']\n"), (
+    assert done.stdout == ("['0.png', '1.png', '3.png', '4.png'] ['corrupt: decoding it crashed the process']\n"), (
         done.stderr
     )
 

@@ -61,8 +61,8 @@ def test_labelled_and_unlabelled(tmp_path: Path) -> None:
         ("unlabelled/x/4.jpg", None),
     ]
     assert manifest.classes == ("10", "9", "cat")
-    assert manifest.label_index().tolist() == [0, 1, 2, -1, -1]
-    assert manifest.label_index().dtype == np.int64
+    assert manifest.training_labels.tolist() == [0, 1, 2, -1, -1]
+    assert manifest.training_labels.dtype == np.int64
     assert set(manifest.splits) == {"train"}
     assert set(manifest.truths) == {None}
     assert reasons(manifest) == {"loose.jpg": "no-class"}
@@ -228,12 +228,12 @@ def test_csv_keeps_its_order_and_needs_only_path(tmp_path: Path) -> None:
         ("path,label\n", DataError, "no rows"),
         ("\ufeff\n", DataError, "no rows"),
         ("", DataError, "empty"),
-        ("path,split\na.jpg,train\nb.jpg,val\n", DataError, r"Row 3 of .*'val'"),
-        ("path,label,split\na.jpg,cat,test\n", DataError, r"Row 2 of .*label 'cat'.*truth"),
-        ("path,label\n,cat\n", DataError, "Row 2 of .* no path"),
-        ("path,label\na,b.jpg,cat\n", DataError, "Row 2 of .*3 fields for 2 columns"),
+        ("path,split\na.jpg,train\nb.jpg,val\n", DataError, r"row 3 of .*'val'"),
+        ("path,label,split\na.jpg,cat,test\n", DataError, r"row 2 of .*label 'cat'.*truth"),
+        ("path,label\n,cat\n", DataError, "row 2 of .* no path"),
+        ("path,label\na,b.jpg,cat\n", DataError, "row 2 of .*3 fields for 2 columns"),
         ('path,label\n"a.jpg,cat\nb.jpg,dog\n', DataError, "not valid CSV"),
-        ("path,label\na.jpg,cat\n./a.jpg,dog\n", DataError, r"a\.jpg has two labels, 'cat' and 'dog' .*Row 2 .*Row 3"),
+        ("path,label\na.jpg,cat\n./a.jpg,dog\n", DataError, r"a\.jpg has two labels, 'cat' and 'dog' .*row 2 .*row 3"),
         ("path,truth\na.jpg,cat\na.jpg,dog\n", DataError, "two truths, 'cat' and 'dog'"),
         ("path,split\na.jpg,train\na.jpg,test\n", DataError, "two splits"),
     ],

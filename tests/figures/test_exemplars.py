@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from debgcd.figures.exemplars import GAP, LABEL, TILE, draw_exemplars
+from debgcd.figures import GAP, LABEL, TILE, draw_exemplars
 from debgcd.train.categories import Category
 from debgcd.train.finish import Prediction
 
@@ -30,12 +30,14 @@ def tile(sheet: np.ndarray, category: int, column: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("categories", "columns"), [(1, 1), (3, 12), (10, 5)])
-def test_the_size_is_that_of_the_rows_and_columns(tmp_path: Path, categories: int, columns: int) -> None:
+def test_every_row_and_column_is_seen_in_full_with_a_margin(tmp_path: Path, categories: int, columns: int) -> None:
+    green = image(tmp_path / "g.png", GREEN)
     known = [Category(i, f"c{i}", f"c{i}", i == 0) for i in range(categories)]
-    draw_exemplars([], known, tmp_path / "out.png", columns)
-    with Image.open(tmp_path / "out.png") as sheet:
-        assert sheet.format == "PNG"
-        assert sheet.size == (LABEL + columns * (TILE + GAP) + GAP, categories * (TILE + GAP) + GAP)
+    predictions = [row(green, i, 0.5) for i in range(categories) for _ in range(columns)]
+    draw_exemplars(predictions, known, tmp_path / "out.png", columns)
+    sheet = np.asarray(Image.open(tmp_path / "out.png", formats=["PNG"]))
+    assert (sheet == GREEN).all(2).sum() == categories * columns * TILE**2  # none cut off, none over another
+    assert (sheet[-1] == 255).all() and (sheet[:, -1] == 255).all()
 
 
 def test_the_surest_images_come_first_and_stay_in_their_row(tmp_path: Path) -> None:
@@ -80,7 +82,8 @@ def test_more_images_than_columns(tmp_path: Path) -> None:
 )
 def test_names_of_any_kind(tmp_path: Path, name: str) -> None:
     draw_exemplars([], [Category(0, name, name, True)], tmp_path / "out.png", columns=1)
-    assert Image.open(tmp_path / "out.png").size == (LABEL + TILE + 2 * GAP, TILE + 2 * GAP)
+    sheet = np.asarray(Image.open(tmp_path / "out.png"))
+    assert (sheet[:, LABEL + GAP :] == 255).all()  # out of the images
 
 
 @pytest.mark.parametrize("length", [12, 16, 60])

@@ -12,7 +12,7 @@ from little import KNOWN, TOKENS, WIDTH, K, at, batch, config, made, random_labe
 from torch import Tensor
 
 from debgcd import losses
-from debgcd.cluster.kmeans import prototypes
+from debgcd.cluster.prototypes import prototypes
 from debgcd.config import Config
 from debgcd.methods import create
 from debgcd.methods.debgcd import quantile_by_category

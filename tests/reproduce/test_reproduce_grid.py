@@ -14,7 +14,7 @@ import pytest
 
 from debgcd import config as configuration
 from debgcd.data.manifest import from_paths
-from debgcd.reproduce.grid import Cell, Images, cell, devices, finish
+from debgcd.reproduce.grid import Cell, ImageList, cell, devices, finish
 
 # Stands in for the command line: leaves what a finished run leaves, and a line about itself.
 PROGRAM = """
@@ -51,8 +51,8 @@ def book(tmp_path: Path) -> list[list[str]]:
     return [json.loads(line) for line in (tmp_path / "book").read_text().splitlines()]
 
 
-def images(tmp_path: Path, name: str = "/a.png") -> Images:
-    return Images.of("cub", from_paths([name], ["cat"]), tmp_path / "out")
+def images(tmp_path: Path, name: str = "/a.png") -> ImageList:
+    return ImageList.of("cub", from_paths([name], ["cat"]), tmp_path / "out")
 
 
 def cells(tmp_path: Path, rows: dict[str, dict], seeds: int = 1) -> list[Cell]:

@@ -43,7 +43,7 @@ def test_every_class_keeps_its_proportions(images: int) -> None:
     share = images / 400
     for group, count in counts(whole).items():
         assert abs(counts(found)[group] - share * count) <= 0.5
-    assert abs(found.is_train().sum() - images) <= 3
+    assert abs(len(found.training_rows) - images) <= 3
 
 
 def test_a_small_set_stays_as_it_is_and_every_class_keeps_an_image() -> None:

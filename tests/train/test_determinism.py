@@ -15,7 +15,6 @@ from forks import logged_steps, result
 from debgcd.data.manifest import from_paths
 from debgcd.data.sampler import Sampler
 from debgcd.data.views import random_cuts
-from debgcd.train.run import training_labels
 from debgcd.train.watch import Utilisation
 
 Train = Callable[..., object]
@@ -109,7 +108,7 @@ def test_utilisation_of_old_and_new_is_logged_only_with_truth(
 def test_hard_labels_are_judged_after_one_matching() -> None:
     """Four unlabelled images of the known class 0 and of the new one; category 2 is the new class, 1 a mistake."""
     manifest = from_paths([f"/{i}.png" for i in range(5)], ["a", None, None, None, None], ["a", "a", "a", "z", "z"])
-    setup = SimpleNamespace(label=training_labels(manifest), known=1)
+    setup = SimpleNamespace(label=manifest.training_labels, known=1)
     utilisation = Utilisation(manifest, setup)  # type: ignore[arg-type]
     rows = np.arange(5)
     shares = utilisation.shares(np.array([-1, 0, -1, 2, 2, -1, 0, 1, -1, 2]), rows)

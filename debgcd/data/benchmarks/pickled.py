@@ -1,8 +1,8 @@
-"""Plain values out of a pickle, without unpickling: CIFAR's python batches are such files.
+"""Plain values from a pickle without unpickling it: CIFAR's python batches are pickles.
 
-A pickle is a program that may call anything. Here `pickletools` only takes it apart; what its steps mean is done by hand
-and for arrays, numbers, texts, lists, tuples and dicts alone. The few functions that numpy's pickles name are not called
-either: what they would build is built from their arguments. Every other step is refused.
+A pickle is a program that may call anything. `pickletools` only disassembles it; this file interprets the opcodes that
+arrays, numbers, strings, lists, tuples and dicts need, and refuses every other one. The few numpy functions named in
+such pickles are not called either: their results are built from their arguments.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TUPLES = {"EMPTY_TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
 
 class Refused(ValueError):
-    """A pickle that is damaged, or that wants more than plain values."""
+    """A pickle that is damaged or holds more than plain values."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class _Type:
 
 
 def read_pickle(path: Path) -> Any:
-    """The value in a pickle: dicts, lists, tuples, texts, bytes, numbers and arrays; else Refused."""
+    """The value in a pickle: dicts, lists, tuples, strings, bytes, numbers and arrays; anything else is Refused."""
     content = path.read_bytes()
     try:
         return _value(_run(content))
@@ -71,7 +71,7 @@ def _run(content: bytes) -> Any:
 
     def pop() -> Any:
         if marks and len(stack) <= marks[-1]:
-            raise Refused("it takes more from its stack than it has put there")
+            raise Refused("it pops more from its stack than it pushed")
         return stack.pop()
 
     for opcode, argument, at in pickletools.genops(content):
@@ -116,32 +116,32 @@ def _run(content: bytes) -> Any:
         elif step == "STOP":
             return pop()
         else:
-            raise Refused(f"the step {step} at byte {at} is not one that plain values need")
+            raise Refused(f"plain values do not need the opcode {step} at byte {at}")
     raise Refused("it has no end")
 
 
 def _extend(stack: list[Any], items: list[Any]) -> None:
     if type(stack[-1]) is not list:
-        raise Refused("it appends to what is no list")
+        raise Refused("it appends to something other than a list")
     stack[-1].extend(map(_value, items))
 
 
 def _fill(stack: list[Any], items: list[Any]) -> None:
     keys = items[::2]
-    # plain keys only: the hash of a deeply nested tuple can exhaust the machine's stack
+    # plain keys only: hashing a deeply nested tuple can overflow the C stack
     if type(stack[-1]) is not dict or len(items) % 2 or any(type(key) not in (str, bytes, int) for key in keys):
-        raise Refused("it fills what is no dict, or under keys that are no texts")
+        raise Refused("it fills something other than a dict, or with keys that are not plain")
     stack[-1].update(zip(keys, map(_value, items[1::2]), strict=True))
 
 
 def _name(text: str) -> _Name:
     if text not in NAMES:
-        raise Refused(f"it wants to use {text.replace(' ', '.')!r}, which plain values do not need")
+        raise Refused(f"plain values do not need {text.replace(' ', '.')!r}")
     return _Name(text)
 
 
 def _call(function: Any, arguments: Any) -> Any:
-    """What one of the admitted names would return for these arguments."""
+    """What one of the allowed functions would return for these arguments."""
     name = function.text if isinstance(function, _Name) else ""
     if name in RECONSTRUCT:
         return _Array()
@@ -151,29 +151,29 @@ def _call(function: Any, arguments: Any) -> Any:
     if name == "numpy dtype":
         code = arguments[0]
         if not re.fullmatch(r"[uif][1248]", code):
-            raise Refused(f"it holds an array of the type {code!r}, which is no number")
+            raise Refused(f"it holds an array of the type {code!r}, which is not numeric")
         return _Type(code)
     if name == "_codecs encode" and arguments[1] == "latin1":
         return str(arguments[0]).encode("latin1")
-    raise Refused("it calls what is no function of arrays")
+    raise Refused("it calls something other than numpy's array functions")
 
 
 def _build(target: Any, state: Any) -> None:
     if isinstance(target, _Type):
         if state[1] not in ("|", "<", ">"):
-            raise Refused(f"it holds an array of the byte order {state[1]!r}")
+            raise Refused(f"it holds an array with the byte order {state[1]!r}")
         target.order = state[1]
     elif isinstance(target, _Array):
         _, shape, kind, fortran, raw = state
         target.value = _array(raw, kind, shape, fortran)
     else:
-        raise Refused("it changes what is no array")
+        raise Refused("it modifies something other than an array")
 
 
 def _array(raw: str | bytes | bytearray, kind: Any, shape: Any, fortran: Any) -> np.ndarray:
     if not isinstance(kind, _Type) or any(type(side) is not int or side < 0 for side in shape):
         raise Refused("it holds an array without a plain type or shape")
-    content = raw.encode("latin1") if isinstance(raw, str) else bytes(raw)  # Python 2's texts are bytes
+    content = raw.encode("latin1") if isinstance(raw, str) else bytes(raw)  # strings of Python 2 are bytes
     flat = np.frombuffer(content, np.dtype(kind.order + kind.code))
     return flat.reshape(shape, order="F" if fortran else "C")
 
@@ -182,5 +182,5 @@ def _value(item: Any) -> Any:
     if isinstance(item, _Array) and item.value is not None:
         return item.value
     if isinstance(item, _Array | _Type | _Name):
-        raise Refused("it holds something that is no plain value")
+        raise Refused("it holds something other than plain values")
     return item

@@ -1,7 +1,9 @@
-"""The score of each number of categories, as a plot for the terminal and as a picture."""
+"""Pictures of results: the categories with their surest images, and the score of each number of categories."""
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,18 +11,68 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from debgcd.cluster.estimate_k import Estimate
+from debgcd.data.decode import Unusable, decode
 from debgcd.errors import UsageError
+from debgcd.train.categories import Category
+from debgcd.train.finish import Prediction
+
+INK, FAINT, EMPTY = "#1f2430", "#6b7280", "#e5e7eb"
+
+TILE, GAP, LABEL = 72, 4, 190  # of the exemplars, in pixels
+KNOWN, NEW = "#2563a8", "#b4531a"
 
 COLUMNS, ROWS = 72, 10  # of the plot in the terminal, without its axes
-WIDTH, HEIGHT, MARGIN = 900, 480, 70  # of the picture, in pixels
 EIGHTHS = " ▁▂▃▄▅▆▇█"
+WIDTH, HEIGHT, MARGIN = 900, 480, 70  # of the plot as a picture, in pixels
+SHADE = "#dce8f5"
 COLOURS = {"consensus": "#1f5fa8", "ward": "#c4622d", "brent": "#3c8a4e"}
 MEANING = {"consensus": "likelihood", "ward": "accuracy on labelled images", "brent": "accuracy on labelled images"}
-SHADE, INK = "#dce8f5", "#333333"
+
+
+def draw_exemplars(
+    predictions: Sequence[Prediction], categories: Sequence[Category], path: Path, columns: int = 12
+) -> None:
+    """Write a PNG with one row per category: its name, its size and its most confident images."""
+    members = defaultdict(list)
+    for row in sorted(predictions, key=lambda row: (-float(row["confidence"]), str(row["path"]))):
+        members[row["category"]].append(row)
+    height = len(categories) * (TILE + GAP) + GAP
+    sheet = Image.new("RGB", (LABEL + columns * (TILE + GAP) + GAP, height), "white")
+    pen, large, small = ImageDraw.Draw(sheet), ImageFont.load_default(20), ImageFont.load_default(13)
+    for i, category in enumerate(categories):
+        top, found = GAP + i * (TILE + GAP), members[category.category]
+        pen.rectangle((0, top, 5, top + TILE), fill=KNOWN if category.known else NEW)
+        pen.text((16, top + 10), _short(category.name, large, LABEL - 16), fill=INK, font=large)
+        kind = "known class" if category.known else "discovered"
+        pen.text((16, top + 40), f"{kind} · {len(found)} images", fill=FAINT, font=small)
+        for j, row in enumerate(found[:columns]):
+            sheet.paste(_tile(Path(str(row["path"]))), (LABEL + GAP + j * (TILE + GAP), top))
+    sheet.save(path)
+
+
+def _tile(path: Path) -> Image.Image:
+    try:
+        image = Image.fromarray(decode(path, TILE))
+    except Unusable:  # the file has gone or changed since the prediction
+        return Image.new("RGB", (TILE, TILE), EMPTY)
+    side = min(image.size)
+    left, top = (image.width - side) // 2, (image.height - side) // 2
+    smooth = Image.Resampling.NEAREST if side < TILE // 2 else Image.Resampling.BICUBIC
+    return image.crop((left, top, left + side, top + side)).resize((TILE, TILE), smooth)
+
+
+def _short(name: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: int) -> str:
+    """The name on one line, cut before it reaches the images."""
+    name = " ".join(name.split())
+    if font.getlength(name) <= width:
+        return name
+    while name and font.getlength(name + "…") > width:
+        name = name[:-1]
+    return name + "…"
 
 
 def text_plot(estimate: Estimate) -> str:
-    """The score against K (logarithmic), the estimate and its interval below it."""
+    """The score against K (log scale) in characters, with the estimate and its interval below."""
     axis = _axis(estimate, COLUMNS)
     heights = np.round(_on(axis, estimate.curves[estimate.way]) * ROWS * 8).astype(int)
     lines = [f"{MEANING[estimate.way]} of K ({estimate.way})"]
@@ -36,15 +88,15 @@ def text_plot(estimate: Estimate) -> str:
 
 
 def require_drawable(path: Path) -> None:
-    """Refuse a place where no PNG file can be, before any work is done."""
+    """Refuse a path that cannot become a PNG file, before any work is done."""
     if path.suffix.lower() != ".png" or path.is_dir():
-        raise UsageError(f"the plot is a PNG file, which {path} cannot be; give --plot a name that ends in .png")
+        raise UsageError(f"--plot needs a .png path, got {path}" + (", which is a folder" if path.is_dir() else ""))
     if not path.parent.is_dir():
-        raise UsageError(f"there is no folder {path.parent} for the plot; make it, or give --plot another place")
+        raise UsageError(f"no folder {path.parent} for the plot; create it, or choose another with --plot")
 
 
 def draw_k_curve(estimate: Estimate, path: Path) -> None:
-    """Every curve against K (logarithmic), the interval shaded, the estimate as a line: a PNG file."""
+    """Write a PNG: every curve against K (log scale), the interval shaded, the estimate as a vertical line."""
     picture = Image.new("RGB", (WIDTH, HEIGHT), "white")
     draw, font = ImageDraw.Draw(picture), ImageFont.load_default(size=16)
     axis = _axis(estimate, WIDTH - 2 * MARGIN)
@@ -82,9 +134,9 @@ def draw_k_curve(estimate: Estimate, path: Path) -> None:
 
 
 def _axis(estimate: Estimate, places: int) -> NDArray[np.float64]:
-    """K at each place, equal ratios apart, over all that was looked at and the interval."""
-    looked_at = [k for curve in estimate.curves.values() for k, _ in curve] + [estimate.low, estimate.high]
-    return np.geomspace(min(looked_at), max(max(looked_at), min(looked_at) + 1), places)
+    """K at each place, log-spaced over all evaluated K and the interval."""
+    evaluated = [k for curve in estimate.curves.values() for k, _ in curve] + [estimate.low, estimate.high]
+    return np.geomspace(min(evaluated), max(max(evaluated), min(evaluated) + 1), places)
 
 
 def _on(axis: NDArray[np.float64], curve: list[tuple[int, float]]) -> NDArray[np.float64]:
@@ -93,7 +145,7 @@ def _on(axis: NDArray[np.float64], curve: list[tuple[int, float]]) -> NDArray[np
 
 
 def _round_numbers(axis: NDArray[np.float64]) -> list[int]:
-    """The ends of the axis, and 1, 2, 5 times powers of ten between them that are far enough apart to be read."""
+    """Ticks: the ends of the axis, and 1, 2, 5 times powers of ten that do not crowd them."""
     inner = [f * 10**e for e in range(8) for f in (1, 2, 5) if axis[0] * 1.15 < f * 10**e < axis[-1] / 1.15]
     return [round(axis[0]), *inner, round(axis[-1])]
 

@@ -1,0 +1,107 @@
+"""Prototypes for a classifier to start from: semi-supervised k-means on principal, whitened features.
+
+principal axes -> whiten by the labelled images -> (which images look new?) -> k-means -> unit-length class means
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from debgcd.cluster.kmeans import kmeans
+
+AXES = 128  # principal axes that are clustered; the remaining ones are mostly noise
+SHRINKAGE = 0.2  # towards a spherical covariance: often there are fewer labelled points than pairs of axes
+RIDGE = 0.1  # relative to the mean diagonal of the Gram matrix
+
+
+def prototypes(
+    features: Tensor,
+    label: Tensor,
+    k: int,
+    *,
+    novel_first: bool = False,
+    seed: int = 0,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Tensor:
+    """Unit-length centres of a semi-supervised clustering: features (N, width), label (N,) -> (K, width).
+
+    Only the first principal axes are clustered: on the noise of the others, restarts end in very different clusterings.
+    They are whitened, because variation within a class does not tell classes apart.
+
+    With `novel_first`, a known class starts at the mean of its labelled images, and new classes start at clusters of the
+    unlabelled images that look new. Otherwise a new class next to a known one is absorbed by it.
+    """
+    unit = normalize(features, dim=1)
+    points = normalize(whiten(principal(features, AXES), label), dim=1)
+    known = int(label.max()) + 1
+    new = (
+        (label < 0) & (unlike_labelled(points, label) > 0) if novel_first else torch.zeros_like(label, dtype=torch.bool)
+    )
+    if int(new.sum()) >= k - known > 0 and (torch.bincount(label[label >= 0], minlength=known) > 0).all():
+        free = torch.full_like(label[new], -1)
+        clusters = kmeans(points[new], free, k - known, seed=seed, on_progress=on_progress).assignment
+        found = label.masked_scatter(new, known + clusters)
+    else:
+        found = kmeans(points, label, k, seed=seed, on_progress=on_progress).assignment
+    found = torch.where(found < 0, k, found)  # points without a cluster go to an extra row, which is dropped
+    sums = torch.zeros(k + 1, features.shape[1], dtype=unit.dtype, device=unit.device).index_add_(0, found, unit)[:k]
+    empty = torch.bincount(found, minlength=k)[:k] == 0  # fewer free points than clusters
+    sums[empty] = unit[: int(empty.sum())]  # the gradient of a zero prototype would be unbounded
+    return normalize(sums, dim=1)
+
+
+def principal(points: Tensor, axes: int) -> Tensor:
+    """Centred points projected on their `axes` directions of largest variance: (N, d) -> (N, min(axes, N, d))."""
+    centred = (points - points.mean(0)).double()
+    if len(points) < points.shape[1]:
+        # the same from the smaller matrix; the larger one has so many zero eigenvalues that eigh may not converge
+        values, coordinates = torch.linalg.eigh(centred @ centred.T)
+        return (coordinates * values.clamp_min(0).sqrt())[:, -axes:].to(points.dtype)
+    _, directions = torch.linalg.eigh(centred.T @ centred)  # ascending
+    return (centred @ directions[:, -axes:]).to(points.dtype)
+
+
+def whiten(points: Tensor, label: Tensor) -> Tensor:
+    """Whiten by the covariance within known classes: points (N, d), label (N,) with -1 for none -> (N, d).
+
+    A direction in which images of one class differ a lot tells little about classes, known or new, and is shortened.
+    Unless some class has two labelled points, the covariance is unknown and the points are returned unchanged.
+    """
+    y, known = label[label >= 0], points[label >= 0].double()
+    count = torch.bincount(y)
+    sums = torch.zeros(len(count), points.shape[1], dtype=known.dtype, device=known.device).index_add_(0, y, known)
+    residual = known - (sums / count.clamp_min(1)[:, None])[y]
+    freedom = int((count - 1).clamp_min(0).sum())  # each class mean costs one degree
+    covariance = residual.T @ residual / max(1, freedom)
+    variance = covariance.diagonal().mean()
+    if not freedom or variance <= 1e-12 * points.double().square().mean():  # copies of one image in each class
+        return points
+    spherical = variance * torch.eye(len(covariance), dtype=covariance.dtype, device=covariance.device)
+    values, vectors = torch.linalg.eigh((1 - SHRINKAGE) * covariance + SHRINKAGE * spherical)
+    return (points.double() @ (vectors / values.sqrt()) @ vectors.T).to(points.dtype)
+
+
+def unlike_labelled(points: Tensor, label: Tensor) -> Tensor:
+    """Novelty before any training, positive where a point looks new: points (N, d), label (N,) -> (N,).
+
+    Labelled points come from known classes only, unlabelled ones from all classes. So regions where labelled points are
+    rare hold new classes, provided that about the same share of each known class is labelled.
+
+    A ridge regression of "unlabelled" (1) against "labelled" (-1) on the points, both sides with equal total weight.
+    Each point gets its leave-one-out prediction (from residual and leverage): otherwise its own target would decide.
+    """
+    z = torch.where(label >= 0, -1.0, 1.0).to(points.device, torch.float64)
+    share = torch.where(z < 0, (z < 0).double().mean(), (z > 0).double().mean())
+    root = (0.5 / share).sqrt()  # square root of the weights
+    x = points.double() / points.double().square().mean().sqrt().clamp_min(1e-30)  # on the scale of the intercept
+    x = torch.cat([x, torch.ones_like(x[:, :1])], 1) * root[:, None]
+    gram = x.T @ x
+    gram += RIDGE * gram.diagonal().mean() * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
+    factor = torch.linalg.cholesky(gram)
+    leverage = torch.linalg.solve_triangular(factor, x.T, upper=False).square().sum(0)
+    fitted = x @ torch.cholesky_solve((x.T @ (root * z))[:, None], factor)[:, 0]
+    return ((fitted - leverage * root * z) / (1 - leverage) / root).to(points.dtype)
