@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from debgcd import config as configuration
-from debgcd.config import Config
 from debgcd.data.manifest import Manifest
 from debgcd.demo import digits
 from debgcd.errors import DataError
+from debgcd.options import Config
 from debgcd.progress import say
 from debgcd.reproduce.run import read_first
 from debgcd.reproduce.scale import part

@@ -11,19 +11,22 @@ from typing import Any
 import numpy as np
 import torch
 
-from debgcd.config import Config
 from debgcd.data.manifest import Manifest, lost_classes, scan
+from debgcd.data.sampler import Draws
 from debgcd.errors import DebgcdError
+from debgcd.inference.model import views_label
 from debgcd.machine import cache_folder
-from debgcd.methods import Batch, create
+from debgcd.methods import create
+from debgcd.methods.base import Batch, Method, Sizes
 from debgcd.model.backbone import Backbone
-from debgcd.model.network import Network
+from debgcd.options import Config
 from debgcd.progress import progress
 from debgcd.schedules import Progress
 from debgcd.train.bank import bank_bytes, token_shape
+from debgcd.train.decide import decide
 from debgcd.train.loop import length, sgd
-from debgcd.train.model_folder import views_label
-from debgcd.train.start import decide, require_ready
+from debgcd.train.setup import build
+from debgcd.train.start import require_ready
 
 
 @dataclass(frozen=True)
@@ -113,10 +116,11 @@ def _plan(manifest: Manifest, config: Config) -> Plan:
     images, known, k = len(manifest.training_rows), len(manifest.classes), config.k
     if k is None:
         config = replace(config, k=min(2 * known, images))  # the time hardly depends on it
-    method = create(config, known)
+    assert config.k is not None
+    method = create(config, Sizes(backbone.width, config.k, known, images))
     long = length(config.schedule, images, method.trains)
     bank = config.views.bank == "on"
-    trunk, step = _measure(config, backbone, known, long.batch)
+    trunk, step = _measure(method, backbone, long.batch)
     kept = images * (config.views.bank_views + 1 if bank else 1)
     passes = kept + 2 * long.batch * long.steps * (config.views.fresh if bank else 1)
     assert config.backbone.name is not None
@@ -134,22 +138,23 @@ def _plan(manifest: Manifest, config: Config) -> Plan:
     )
 
 
-def _measure(config: Config, backbone: Backbone, known: int, batch: int) -> tuple[float, float]:
+def _measure(method: Method, backbone: Backbone, batch: int) -> tuple[float, float]:
     """Seconds of the trunk for one image, and of a training step on tokens, from a small try."""
-    method = create(config, known)
-    network = Network(backbone, method.heads(backbone.width))
+    config, network = method.config, build(method, backbone)
     images = torch.zeros(32, 3, config.views.size, config.views.size, dtype=torch.uint8)
     trunk = _seconds(lambda: backbone.trunk(images)) / len(images)
     if not method.trains:
         return trunk, 0.0
     rows = min(batch, 32)
     tokens = torch.randn(2 * rows, *token_shape(backbone, config.views.size))
-    labels = Batch.of(np.where(np.arange(rows) % 2, np.arange(rows) % known, -1))
+    numbers = np.arange(rows)
+    label = np.where(numbers % 2, numbers % method.sizes.known, -1)
+    some = Batch.of(tokens, Draws(numbers, numbers % method.sizes.images), label, "cpu")
     optimiser = sgd(network, config.schedule)
 
     def step() -> None:
         optimiser.zero_grad()
-        method.loss(network.from_tokens(tokens, network.learning), labels, Progress(1, 2, 1)).total.backward()
+        method.loss(network, some, Progress(1, 2, 1)).total.backward()
         optimiser.step()
 
     return trunk, _seconds(step) * batch / rows

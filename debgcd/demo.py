@@ -10,17 +10,18 @@ from typing import Any
 import numpy as np
 
 from debgcd import config as configuration
-from debgcd.config import Config
 from debgcd.data.manifest import Manifest, from_arrays, read_manifest, write_manifest
 from debgcd.errors import UsageError
 from debgcd.figures import draw_exemplars
 from debgcd.files import write_json
 from debgcd.machine import cache_folder
+from debgcd.options import Config
 from debgcd.progress import say
+from debgcd.train.decide import decide
 from debgcd.train.finish import read_predictions
 from debgcd.train.run import Run, open_run, require_new
 from debgcd.train.setup import open_tokens
-from debgcd.train.start import begin, decide, resume
+from debgcd.train.start import begin, resume
 
 METHODS = ("kmeans", "simgcd", "debgcd")
 KNOWN, CLASSES = 5, 10

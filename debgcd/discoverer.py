@@ -15,15 +15,15 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 
 from debgcd import config as configuration
-from debgcd import predict as prediction
 from debgcd.data.decode import Reason
 from debgcd.data.manifest import Manifest, from_arrays, from_paths
 from debgcd.errors import UsageError
+from debgcd.inference import predict as prediction
+from debgcd.inference.model import Category, Model, save_model
 from debgcd.machine import cache_folder
-from debgcd.train.categories import Category
-from debgcd.train.model_folder import Model, save_model
+from debgcd.train.decide import choose_preset
 from debgcd.train.run import require_new
-from debgcd.train.start import begin, choose_preset
+from debgcd.train.start import begin
 
 Images = Sequence[Any] | NDArray[Any]  # paths or arrays
 
@@ -90,7 +90,7 @@ class Discoverer(BaseEstimator):
     def novelty(self, X: Images) -> NDArray[np.float32]:
         """How new each image looks, 0..1: (N,); near 1 where no known class wants it, nan where the file is unusable."""
         model = self._fitted()
-        if "detector" not in model.network.heads:
+        if not set(model.method.detectors) <= set(model.network.heads):
             raise UsageError(f"the method {model.config.method} has no novelty detector; use method='debgcd'")
         return self._each(X, lambda usable: prediction.ask(model, usable).novelty, fill=np.nan)
 
@@ -108,7 +108,7 @@ class Discoverer(BaseEstimator):
         """Write the model folder; `debgcd predict` and `Discoverer.load` read it."""
         model, folder = self._fitted(), Path(path)
         require_new(folder)
-        save_model(folder, model.network.state(), model.config, model.categories)
+        save_model(folder, model.network.state(), model.config, model.categories, model.images)
 
     @classmethod
     def load(

@@ -9,15 +9,14 @@ from typing import Any
 
 from debgcd import config as configuration
 from debgcd.cluster.estimate_k import Estimate, Way
-from debgcd.config import Config
 from debgcd.data.manifest import Manifest, lost_classes, require_trainable, scan
+from debgcd.inference.model import load_model
 from debgcd.machine import cache_folder
+from debgcd.options import Config
 from debgcd.progress import progress, say
-from debgcd.train.how_many import estimate
-from debgcd.train.model_folder import load_model
+from debgcd.train.decide import decide, estimate
 from debgcd.train.run import open_run
 from debgcd.train.setup import centre_tokens, finite_features, frozen_features, open_tokens
-from debgcd.train.start import decide
 
 
 def from_images(manifest: Manifest, config: Config, way: Way, most: int | None = None) -> Estimate:

@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw, ImageFont
 from debgcd.cluster.estimate_k import Estimate
 from debgcd.data.decode import Unusable, decode
 from debgcd.errors import UsageError
-from debgcd.train.categories import Category
+from debgcd.inference.model import Category
 from debgcd.train.finish import Prediction
 
 INK, FAINT, EMPTY = "#1f2430", "#6b7280", "#e5e7eb"

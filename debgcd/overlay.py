@@ -32,6 +32,21 @@ def merge(section: Tree, values: Mapping[str, Any], where: str, path: str = "") 
     return dataclasses.replace(section, **changes)  # type: ignore[type-var]
 
 
+def keys(tree: type) -> set[str]:
+    """The names of a dataclass's fields."""
+    return {field.name for field in dataclasses.fields(tree)}
+
+
+def fitting(section: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of the values that the dataclass has fields for."""
+    found = {}
+    for key, value in values.items():
+        if key in keys(type(section)):
+            inner = getattr(section, key)
+            found[key] = fitting(inner, value) if dataclasses.is_dataclass(inner) else value
+    return found
+
+
 def _convert(value: Any, hint: Any, where: str, full: str) -> Any:
     """A YAML value as the field's type, or a UsageError that names the key, the value and what is allowed."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)

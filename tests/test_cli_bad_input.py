@@ -276,7 +276,7 @@ def test_predict_that_fails_does_not_advise_to_resume(
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("debgcd.predict.ask", interrupt)
+    monkeypatch.setattr("debgcd.inference.predict.ask", interrupt)
     said = command("predict", finished, shared_folder, "-o", tmp_path / "out.csv")
     assert said.code == 130 and said.complaint == "debgcd: stopped"
 

@@ -14,27 +14,27 @@ import yaml
 from torch import nn
 
 from debgcd import config as configuration
-from debgcd.config import Config
+from debgcd.data.sampler import Draws
 from debgcd.errors import DataError, UsageError
-from debgcd.methods import Batch, create
+from debgcd.methods import METHODS, create
+from debgcd.methods.base import Batch, Sizes
+from debgcd.methods.debgcd import DebGCDOptions
 from debgcd.model.backbone import Backbone
 from debgcd.model.network import Network
+from debgcd.options import Config
 from debgcd.schedules import Progress
+
+PAPER = configuration.compose("paper")
 
 
 def given(text: str, config: Config | None = None) -> Config:
     """The configuration with this YAML on top."""
-    return configuration.override(config or Config(), yaml.safe_load(text), where="here")
+    return configuration.override(config or PAPER, yaml.safe_load(text), where="here")
 
 
-def keys(section: Any, path: str = "") -> list[str]:
-    """Every key below a section, dotted."""
-    found = []
-    for field in dataclasses.fields(section):
-        value = getattr(section, field.name)
-        inner = dataclasses.is_dataclass(value)
-        found += keys(value, f"{path}{field.name}.") if inner else [f"{path}{field.name}"]
-    return found
+def keys(config: Config) -> list[str]:
+    """Every key of a configuration, dotted."""
+    return list(configuration.leaves(configuration.to_dict(config)))
 
 
 def value_of(config: Config, key: str) -> Any:
@@ -47,10 +47,10 @@ def value_of(config: Config, key: str) -> Any:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("shedule: {epochs: 3}", "here: unknown key 'shedule' (did you mean 'schedule'?)"),
+        ("shedule: {epochs: 3}", "here: unknown key 'shedule' for method debgcd (did you mean 'schedule'?)"),
         ("schedule: {epoch: 3}", "here: unknown key 'schedule.epoch' (did you mean 'epochs'?)"),
         ("ablation: {auxilary: false}", "here: unknown key 'ablation.auxilary' (did you mean 'auxiliary'?)"),
-        ("gcd: {xyzzy: 3}", "here: unknown key 'gcd.xyzzy' (allowed: supervised_weight, entropy_weight,"),
+        ("baseline: {xyzzy: 3}", "here: unknown key 'baseline.xyzzy' (allowed: supervised_weight, unlabelled_"),
         ("5: 3", "here: unknown key '5'"),
         ("on: 3", "here: unknown key 'True'"),  # YAML 1.1 reads a bare on as true, also where a key stands
     ],
@@ -76,7 +76,10 @@ def test_unknown_keys_are_refused_with_a_suggestion(text: str, says: str) -> Non
         ("schedule:", "here: schedule is a section and needs keys below it, not None"),
         ("ablation: {detector: 1}", "here: ablation.detector must be true or false, not 1"),
         ("ablation: {detector: 'yes'}", "here: ablation.detector must be true or false, not 'yes'"),
-        ("gcd: {teacher_shape: square}", "here: gcd.teacher_shape must be one of cosine, linear, not 'square'"),
+        (
+            "baseline: {teacher_shape: square}",
+            "here: baseline.teacher_shape must be one of cosine, linear, not 'square'",
+        ),
         ("model_kept: [last]", "here: model_kept must be one of last, best-old, not ['last']"),
         ("debiased: {utilisation: 0.5}", "here: debiased.utilisation must be a list of [progress, share] pairs"),
         ("debiased: {utilisation: [[0, 0, 0]]}", "here: debiased.utilisation must be a list of [progress, share]"),
@@ -100,8 +103,11 @@ def test_a_number_beyond_floats_is_refused() -> None:
         ("k: 0", "here: k must be between 1 and 10000000, not 0"),
         ("views: {size: 7}", "here: views.size must be between 8 and 4096, not 7"),
         ("views: {bank_views: 1}", "here: views.bank_views is 1, but a step draws two different views; use 2 or more"),
-        ("gcd: {supervised_weight: 1.01}", "here: gcd.supervised_weight must be between 0 and 1, not 1.01"),
-        ("gcd: {student_temperature: 0}", "here: gcd.student_temperature must be between 0.0001 and 100, not 0.0"),
+        ("baseline: {supervised_weight: 1.01}", "here: baseline.supervised_weight must be between 0 and 1, not 1.01"),
+        (
+            "baseline: {student_temperature: 0}",
+            "here: baseline.student_temperature must be between 0.0001 and 100, not 0.0",
+        ),
         ("debiased: {threshold: 1.5}", "here: debiased.threshold must be between 0 and 1, not 1.5"),
         ("schedule: {batch: 0}", "here: schedule.batch must be between 1 and"),
         ("schedule: {epochs: -1}", "here: schedule.epochs must be between 0 and"),
@@ -121,7 +127,7 @@ def test_values_out_of_range_are_refused(text: str, says: str) -> None:
 
 
 def test_every_number_has_a_range_so_that_nan_never_gets_in() -> None:
-    hints = {key for key in keys(Config()) if isinstance(value_of(Config(), key), float)}
+    hints = {key for key in keys(PAPER) if isinstance(value_of(PAPER, key), float)}
     assert len(hints) > 15
     for key in hints:
         section, name = key.split(".")
@@ -134,7 +140,7 @@ def test_optional_values_take_null_and_their_own_type() -> None:
     assert (config.k, config.backbone.tuned_blocks, config.schedule.steps) == (7, 0, 5)
     assert config.debiased.utilisation == ((0.0, 0.0),)
     back = "{k: null, backbone: {tuned_blocks: null}, schedule: {steps: null}, debiased: {utilisation: null}}"
-    assert given(back, config) == Config()
+    assert given(back, config) == PAPER
 
 
 # What YAML 1.1 reads otherwise than one means it.
@@ -170,7 +176,7 @@ def test_on_and_off_are_booleans_to_yaml_and_words_here(word: str, meant: str) -
 )
 def test_assignment(text: str, nested: dict[str, Any]) -> None:
     assert configuration.assignment(text) == nested
-    configuration.override(Config(), nested, where=text)
+    configuration.override(PAPER, nested, where=text)
 
 
 @pytest.mark.parametrize("text", ["", "k", "=3", "  =3", "k=[1", "k={", "method=!!python/object:os.system {}"])
@@ -184,20 +190,20 @@ def test_assignments_that_are_refused(text: str) -> None:
 
 def test_presets_load_and_paper_is_the_defaults() -> None:
     assert {"paper", "released", "small"} <= set(configuration.names("preset"))
-    assert configuration.compose("paper") == Config(preset="paper") == Config()
+    assert configuration.compose("paper") == Config(preset="paper", options=DebGCDOptions())
     for name in configuration.names("preset"):
         assert configuration.compose(name).preset == name
 
 
 def test_released_differs_from_paper_where_the_design_says_so_and_nowhere_else() -> None:
-    paper, released = Config(), configuration.compose("released")
+    paper, released = PAPER, configuration.compose("released")
     differ = {key: value_of(released, key) for key in keys(paper) if value_of(released, key) != value_of(paper, key)}
     assert differ == {
         "preset": "released",
         "model_kept": "best-old",
         "run.eval_every": 1,
         "schedule.by": "epoch",
-        "gcd.teacher_shape": "linear",
+        "baseline.teacher_shape": "linear",
         "detector.entropy_weight": 0.1,
         "detector.entropy_over": "mean",
         "detector.consistency_weight": 1.0,
@@ -217,7 +223,9 @@ def test_what_is_dumped_loads_as_the_same(tmp_path: Path, name: str) -> None:
     (tmp_path / "config.yaml").write_text(configuration.dump(config), "utf-8")
     assert configuration.load(tmp_path / "config.yaml") == config
     listed = yaml.safe_load(configuration.dump(config))
-    assert list(listed) == [field.name for field in dataclasses.fields(Config)]  # complete, in the order of the fields
+    own = [field.name for field in dataclasses.fields(config.options)]
+    names = [[field.name] if field.name != "options" else own for field in dataclasses.fields(Config)]
+    assert list(listed) == list(itertools.chain(*names))  # complete, in the order of the fields
 
 
 def test_files_that_are_no_configuration(tmp_path: Path) -> None:
@@ -240,11 +248,8 @@ def test_files_that_are_no_configuration(tmp_path: Path) -> None:
 
 
 def test_a_configuration_is_not_changed_by_an_override() -> None:
-    config = Config()
-    given("{k: 3, schedule: {lr: 1}}", config)
-    assert config == Config()
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        config.k = 3  # type: ignore[misc]
+    given("{k: 3, schedule: {lr: 1}}", PAPER)
+    assert configuration.compose("paper") == PAPER
 
 
 # The paper's ablation table (columns: debiased learning, auxiliary classifier, semantic distribution learning,
@@ -273,7 +278,7 @@ class Linear(Backbone):
 
     def __init__(self) -> None:
         super().__init__()
-        self.width, self.multiple, self.standardise = 6, 1, False
+        self.width, self.tail_blocks, self.standardise = 6, 1, False
         self.tuned = nn.ModuleList([nn.Linear(12, 6)])
 
     def tail(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -283,12 +288,14 @@ class Linear(Backbone):
 def composed(config: Config) -> tuple[set[str], set[str], bool]:
     """Heads and terms of the method that a configuration describes, and whether rows are marked as used."""
     generator = torch.Generator().manual_seed(0)
-    method = create(configuration.override(config, {"k": 5, "heads": {"hidden": 4}}, "test"), known=3)
-    network = Network(Linear(), method.heads(6))
+    config = configuration.override(config, {"k": 5, "heads": {"hidden": 4}}, "test")
+    method = create(config, Sizes(6, 5, known=3, images=4))
+    network = Network(Linear(), method.heads())
     for parameter in network.heads.parameters():
         nn.init.normal_(parameter, generator=generator)
-    output = network.from_tokens(torch.randn(8, 12, generator=generator), set(network.heads))
-    loss = method.loss(output, Batch.of(np.array([0, 2, -1, -1])), Progress(1, 2, 1))
+    tokens, numbers = torch.randn(8, 12, generator=generator), np.arange(4)
+    batch = Batch.of(tokens, Draws(numbers, numbers), np.array([0, 2, -1, -1]), "cpu")
+    loss = method.loss(network, batch, Progress(1, 2, 1))
     loss.total.backward()
     assert loss.total.isfinite()
     assert all(parameter.grad is not None for parameter in network.parameters())  # no head is there for nothing
@@ -312,7 +319,7 @@ def test_every_row_of_the_ablation_table_is_one_line(row: int, heads: set[str], 
 
 
 def test_the_last_row_is_the_method_itself() -> None:
-    assert given(ABLATIONS[6]) == given(LOSSES[4]) == Config()
+    assert given(ABLATIONS[6]) == given(LOSSES[4]) == PAPER
 
 
 @pytest.mark.parametrize(
@@ -330,38 +337,45 @@ def test_every_row_of_the_loss_table_is_one_line(row: int, heads: set[str], term
 
 
 def test_combinations_that_mean_nothing_are_refused() -> None:
-    """Of the 32 settings of L_gcd and the four columns, those whose parts are there compose; the others say what is missing."""
-    for gcd, debiased, auxiliary, detector, guidance in itertools.product([True, False], repeat=5):
-        values = {"gcd": gcd, "debiased": debiased, "auxiliary": auxiliary, "detector": detector, "guidance": guidance}
-        if debiased and not gcd:
-            expected = "ablation.debiased needs ablation.gcd"
-        elif not (gcd or detector):
-            expected = "nothing to train"
-        elif guidance and not (debiased and detector):
+    """Of the 16 settings of the four columns, those whose parts are there compose; the others say what is missing."""
+    for debiased, auxiliary, detector, guidance in itertools.product([True, False], repeat=4):
+        values = {"debiased": debiased, "auxiliary": auxiliary, "detector": detector, "guidance": guidance}
+        if guidance and not (debiased and detector):
             expected = "ablation.guidance needs ablation.debiased and ablation.detector"
         elif auxiliary and not debiased:
             expected = "ablation.auxiliary needs ablation.debiased"
         else:
-            composed(configuration.override(Config(), {"ablation": values}, where="here"))
+            composed(configuration.override(PAPER, {"ablation": values}, where="here"))
             continue
         with pytest.raises(UsageError, match=expected):
-            configuration.override(Config(), {"ablation": values}, where="here")
-
-
-DETECTOR_ALONE = "ablation: {gcd: false, debiased: false, auxiliary: false, guidance: false}"
+            configuration.override(PAPER, {"ablation": values}, where="here")
 
 
 def test_the_detector_alone_is_one_line() -> None:
     """The first row of the paper's table of the detector's AUROC."""
-    assert composed(given(DETECTOR_ALONE)) == ({"classifier", "detector"}, DETECTOR, False)
-
-
-def test_only_a_loss_beside_l_gcd_can_do_without_it() -> None:
-    for method in ("simgcd", "gcd"):
-        with pytest.raises(UsageError, match=f"method {method} has no loss but L_gcd"):
-            given(f"{{method: {method}, {DETECTOR_ALONE}}}")
+    assert composed(given("method: detector")) == ({"classifier", "detector"}, DETECTOR, False)
     with pytest.raises(UsageError, match="nothing to train"):
-        given(f"{{detector: {{weight: 0}}, {DETECTOR_ALONE}}}")
-    with pytest.raises(UsageError, match=r"set detector\.tunes_tail"):
-        given(f"{{detector: {{tunes_tail: false}}, {DETECTOR_ALONE}}}")
-    given(f"{{method: sskmeans, {DETECTOR_ALONE}}}")  # has no loss at all: what a run of no steps is turned into
+        given("{method: detector, detector: {weight: 0}}")
+
+
+def test_an_option_of_another_method_is_refused_by_name() -> None:
+    with pytest.raises(UsageError, match=r"unknown key 'detector' for method simgcd \(an option of debgcd, detector\)"):
+        given("{method: simgcd, detector: {weight: 1}}")
+    with pytest.raises(UsageError, match=r"unknown key 'detektor' for method debgcd .did you mean 'detector'"):
+        given("detektor: {weight: 1}")
+
+
+def test_another_method_keeps_the_values_of_options_that_both_have() -> None:
+    config = configuration.override(PAPER, {"baseline": {"entropy_weight": 3.0}, "heads": {"hidden": 7}}, "here")
+    other = configuration.override(config, {"method": "simgcd"}, "here")
+    assert (other.baseline.entropy_weight, other.heads.hidden) == (3.0, 7)
+    assert configuration.override(other, {"method": "debgcd"}, "here") == config
+
+
+def test_every_value_of_a_preset_or_overlay_is_an_option_of_some_method() -> None:
+    """A preset is for all methods, so that one takes only what it has an option for; a typing error would go unseen."""
+    known = set().union(*(keys(configuration.compose("paper", method=name)) for name in METHODS))
+    for preset, method in itertools.product(configuration.names("preset"), METHODS):
+        for benchmark in (None, *configuration.names("benchmark")):
+            for layer in configuration.layers(preset, benchmark, method=method)[1]:
+                assert set(configuration.leaves(layer.values)) <= known, layer.where

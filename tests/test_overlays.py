@@ -15,12 +15,12 @@ import yaml
 from debgcd import config as configuration
 from debgcd.cli import _parser, main
 from debgcd.commands.options import BENCHMARKS, Source, configured
-from debgcd.config import Config
 from debgcd.data.benchmarks import NAMES, Benchmark, facts_of
 from debgcd.data.rows import Manifest
 from debgcd.errors import UsageError
 from debgcd.methods import METHODS
 from debgcd.model.load import DEFAULT
+from debgcd.options import Config
 
 # τ, tuned blocks, ξ, λ_adl, λ_sdl, batch
 PAPER = (0.85, 2, 1, 1.0, 0.01, 128)
@@ -53,8 +53,8 @@ def values(config: Config) -> tuple[float, ...]:
     blocks = config.backbone.tuned_blocks
     return (
         config.debiased.threshold,
-        METHODS["debgcd"].tuned_blocks if blocks is None else blocks,
-        config.gcd.entropy_weight,
+        METHODS["debgcd"].cut.tuned if blocks is None else blocks,
+        config.baseline.entropy_weight,
         config.debiased.weight,
         config.detector.weight,
         config.schedule.batch,
@@ -83,12 +83,12 @@ def test_every_benchmark_over_every_preset(preset: str, benchmark: str) -> None:
     assert config.preset == ("paper" if fallback else preset)
     assert config.views.upright == (preset == "small")  # the public loaders do not turn images
     base = configuration.compose(config.preset)
-    rest = {"debiased", "backbone", "gcd", "detector", "schedule", "views"}
-    for field in dataclasses.fields(Config):
-        if field.name not in rest:
-            assert getattr(config, field.name) == getattr(base, field.name), field.name
+    rest = {"debiased", "backbone", "baseline", "detector", "schedule", "views"}
+    other = configuration.to_dict(base)
+    for name, value in configuration.to_dict(config).items():
+        assert name in rest or value == other[name], name
     assert config.detector.entropy_over == base.detector.entropy_over
-    assert config.gcd.teacher_shape == base.gcd.teacher_shape
+    assert config.baseline.teacher_shape == base.baseline.teacher_shape
 
 
 SIMGCD = {"cub": 2, "cifar100": 4}  # ξ of its scripts; 1 elsewhere
@@ -102,8 +102,8 @@ def test_simgcd_is_as_in_its_public_scripts(preset: str, benchmark: str) -> None
     assert config.schedule.batch == (1024 if benchmark == "imagenet1k" else 128)
     assert (config.schedule.lr, config.schedule.weight_decay, config.schedule.epochs) == (0.1, 5e-5, 200)
     assert (config.schedule.by, config.schedule.decay_all) == ("epoch", False)
-    assert (config.gcd.teacher_shape, config.gcd.entropy_weight) == ("linear", SIMGCD.get(benchmark, 1))
-    assert config.backbone.tuned_blocks is None and METHODS["simgcd"].tuned_blocks == 1
+    assert (config.baseline.teacher_shape, config.baseline.entropy_weight) == ("linear", SIMGCD.get(benchmark, 1))
+    assert config.backbone.tuned_blocks is None and METHODS["simgcd"].cut.tuned == 1
     assert config.model_kept == "last"
 
 
@@ -119,7 +119,7 @@ def test_gcd_is_as_in_its_public_code(preset: str, benchmark: str | None) -> Non
         256,
     )
     assert (config.model_kept, config.run.eval_every) == ("best-old", 1)
-    assert METHODS["gcd"].tuned_blocks == 1
+    assert METHODS["gcd"].cut.tuned == 1
 
 
 @pytest.mark.parametrize(

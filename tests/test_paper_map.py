@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 import importlib
 import re
 import shlex
@@ -15,9 +14,9 @@ import yaml
 
 from debgcd import config as configuration
 from debgcd.cli import _parser
-from debgcd.config import Config
 from debgcd.data.benchmarks import facts_of
 from debgcd.methods import METHODS, require_method
+from debgcd.options import Config
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "docs" / "paper.md").read_text("utf-8")
@@ -32,7 +31,7 @@ def named(pattern: str) -> list[str]:
 FUNCTIONS = named(r"debgcd(\.\w+)+")
 TESTS = named(r"tests/.+")
 COMMANDS = named(r"debgcd .+")
-SECTIONS = [field.name for field in dataclasses.fields(Config)]
+SECTIONS = list(configuration.to_dict(configuration.compose("paper")))
 KEYS = named(rf"({'|'.join(SECTIONS)})\.\w+") + named(r"model_kept")
 LINES = named(rf"({'|'.join(SECTIONS)}): .+")
 OTHERS = {"used_old", "used_new", "hard_labels", "evaluation", "--set"}  # names in metrics.jsonl, an option
@@ -98,12 +97,12 @@ def test_every_test_exists(name: str) -> None:
 
 @pytest.mark.parametrize("key", KEYS)
 def test_every_key_exists(key: str) -> None:
-    value_of(Config(), key)
+    value_of(configuration.compose("paper"), key)
 
 
 @pytest.mark.parametrize("line", LINES)
 def test_every_line_is_a_configuration(line: str) -> None:
-    changed = configuration.override(Config(), yaml.safe_load(line), where="docs/paper.md")
+    changed = configuration.override(configuration.compose("paper"), yaml.safe_load(line), where="docs/paper.md")
     require_method(changed.method)
 
 
@@ -111,7 +110,7 @@ def test_every_line_is_a_configuration(line: str) -> None:
 def test_every_command_exists(text: str) -> None:
     options = _parser().parse_args(shlex.split(text)[1:])  # an unknown command or option ends in SystemExit
     for assignment in getattr(options, "set", []):
-        configuration.override(Config(), configuration.assignment(assignment), where=text)
+        configuration.override(configuration.compose("paper"), configuration.assignment(assignment), where=text)
 
 
 def test_open_points_are_those_of_the_presets() -> None:
@@ -137,20 +136,14 @@ def test_values_of_the_public_scripts_are_those_of_the_overlays() -> None:
     for title, written in rows.items():
         config = released[title]
         if config.backbone.tuned_blocks is None:
-            own = METHODS["debgcd"].tuned_blocks
+            own = METHODS["debgcd"].cut.tuned
             config = configuration.override(config, {"backbone": {"tuned_blocks": own}}, where="test")
         base = configuration.compose("released")
-        different = {key for key in leaves(config) if value_of(config, key) != value_of(base, key)} - {"views.upright"}
+        different = {
+            key
+            for key in configuration.leaves(configuration.to_dict(config))
+            if value_of(config, key) != value_of(base, key)
+        } - {"views.upright"}
         assert different <= set(keys)  # nothing that the table does not show
         for key, text in zip(keys, written, strict=True):
             assert yaml.safe_load(text) == value_of(config, key), f"docs/paper.md, {title}: {key}"
-
-
-def leaves(section: Any, path: str = "") -> list[str]:
-    """Every key below a section, dotted."""
-    found = []
-    for field in dataclasses.fields(section):
-        value = getattr(section, field.name)
-        inner = dataclasses.is_dataclass(value)
-        found += leaves(value, f"{path}{field.name}.") if inner else [f"{path}{field.name}"]
-    return found

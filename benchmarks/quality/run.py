@@ -27,8 +27,8 @@ from page import write_page  # noqa: E402
 
 from debgcd import config as configuration  # noqa: E402
 from debgcd.bench.networks import trunk_type  # noqa: E402
-from debgcd.config import Config  # noqa: E402
 from debgcd.machine import cache_folder, cores, facts  # noqa: E402
+from debgcd.options import Config  # noqa: E402
 from debgcd.reproduce.grid import Cell, Images, cell, devices, finish  # noqa: E402
 from debgcd.reproduce.results import result  # noqa: E402
 from debgcd.reproduce.scale import classes_of  # noqa: E402

@@ -22,17 +22,17 @@ from debgcd.config import BackboneConfig, Config
 from debgcd.data.rows import Manifest
 from debgcd.data.sampler import Sampler, half_labelled
 from debgcd.evaluate import score
+from debgcd.inference.infer import infer
+from debgcd.inference.model import categories
+from debgcd.inference.tokens import CENTRE_BATCH
 from debgcd.model.backbone import Backbone
 from debgcd.model.load import load_backbone
 from debgcd.progress import progress, say
 from debgcd.train.bank import open_bank, token_shape
-from debgcd.train.categories import categories
 from debgcd.train.finish import prediction_rows, predictions_csv
-from debgcd.train.infer import infer
 from debgcd.train.loop import train
 from debgcd.train.run import create as create_run
 from debgcd.train.setup import prepare
-from debgcd.train.tokens import CENTRE_BATCH
 
 MOST = 3.0  # GiB
 FLAT = 1.1  # allowed growth from the smallest number of images to the largest
@@ -126,7 +126,9 @@ def measure_scaling(session: Session) -> list[Line]:
     width = sizes.scaling_width
     with progress("scaling") as report:
         for done, (images, k) in enumerate(sizes.scaling, 1):
-            config = replace(session.config(), k=k, heads=replace(sizes.heads, hidden=width))
+            config = session.config()
+            options = replace(config.options, heads=replace(sizes.heads, hidden=width))
+            config = replace(config, k=k, options=options)
             found, peak = apart(scale, config, images, width, session.repeats)
             report(done, len(sizes.scaling))
             what = f"{images:,} images, {k:,} categories: "
@@ -147,7 +149,7 @@ class Features(Backbone):
 
     def __init__(self, width: int):
         super().__init__()
-        self.width, self.multiple, self.tuned = width, 1, nn.ModuleList()
+        self.width, self.tail_blocks, self.tuned = width, 0, nn.ModuleList()
 
     def tokens(self, pixels: Tensor) -> Tensor:
         return pixels

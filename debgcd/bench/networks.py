@@ -12,19 +12,20 @@ import torch
 from torch import Tensor, nn
 
 from debgcd.bench.session import Session, Shape
-from debgcd.config import Config
 from debgcd.data.sampler import Draws
 from debgcd.errors import DebgcdError
-from debgcd.methods import Batch, Method, create
+from debgcd.methods import create
+from debgcd.methods.base import Batch, Method, Sizes
 from debgcd.model.backbone import Backbone, Identity
-from debgcd.model.heads import reset_heads
 from debgcd.model.hub import IMAGENET_MEAN, IMAGENET_STD
 from debgcd.model.load import load_backbone
 from debgcd.model.network import Network
 from debgcd.model.precision import pick_precision
+from debgcd.options import Config
 from debgcd.schedules import Progress
 from debgcd.train.bank import BankTokens, token_shape
 from debgcd.train.loop import sgd
+from debgcd.train.setup import build
 
 CPU = torch.device("cpu")
 LEARNING_RATE = 1e-3  # small, so that random weights do not become denormal or infinite, which can be slower to compute
@@ -41,9 +42,10 @@ class PlainBackbone(Backbone):
         super().__init__()
         self.model = model
         self.identity = Identity("plain", None, "")
-        self.width, self.multiple = model.config.hidden_size, model.config.patch_size
+        self.width = model.config.hidden_size
         depth = model.config.num_hidden_layers
         blocks = next(m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) == depth)
+        self.tail_blocks = tuned_blocks
         self.tuned = nn.ModuleList(blocks[depth - tuned_blocks :])
         self.register_buffer("pixel_mean", 255 * torch.tensor(IMAGENET_MEAN).view(3, 1, 1))
         self.register_buffer("pixel_std", 255 * torch.tensor(IMAGENET_STD).view(3, 1, 1))
@@ -71,8 +73,9 @@ class Trainee:
         return self.network.backbone.trunk(images)
 
     def loss(self, tokens: Tensor, label: Tensor) -> Tensor:
-        output = self.network.from_tokens(tokens, self.network.learning)
-        return self.method.loss(output, Batch.of(label.numpy(), label.device), Progress(1, 2, 1)).total
+        numbers = np.arange(len(label))
+        batch = Batch.of(tokens, Draws(numbers, numbers), label.numpy(), label.device)
+        return self.method.loss(self.network, batch, Progress(1, 2, 1)).total
 
     def step(self, tokens: Tensor, label: Tensor) -> None:
         """tokens: 2B rows, first views, then second views; label: (B,)."""
@@ -132,9 +135,9 @@ def plain(session: Session, shape: Shape, tuned_blocks: int) -> Trainee:
 
 def trainee(config: Config, known: int, backbone: Backbone) -> Trainee:
     """A backbone with the method's heads, always with the same initial weights."""
-    method = create(config, known)
-    network = Network(backbone, method.heads(backbone.width))
-    reset_heads(network.heads, config.seed)
+    assert config.k is not None
+    method = create(config, Sizes(backbone.width, config.k, known, images=1))
+    network = build(method, backbone)
     return Trainee(network, method, sgd(network, replace(config.schedule, lr=LEARNING_RATE)))
 
 

@@ -9,12 +9,11 @@ from debgcd.bench.networks import CPU, TUNED_BLOCKS, random_vit, trainee
 from debgcd.bench.results import Line
 from debgcd.bench.session import Session, Work
 from debgcd.data.manifest import from_paths
+from debgcd.inference.model import Model, categories
+from debgcd.inference.predict import predict
 from debgcd.model.load import load_backbone
 from debgcd.model.precision import pick_precision
-from debgcd.predict import predict
 from debgcd.progress import say
-from debgcd.train.categories import categories
-from debgcd.train.model_folder import Model
 
 
 def measure(session: Session) -> list[Line]:
@@ -42,4 +41,4 @@ def _model(session: Session, source: str, resize: int, crop: int) -> Model:
     one = trainee(config, known, load_backbone(source, tuned_blocks=TUNED_BLOCKS, image_size=crop, precision=precision))
     config = replace(config, views=replace(config.views, resize=resize, size=crop))
     names = categories([f"class {i:03d}" for i in range(known)], session.sizes.k)
-    return Model(one.network, one.method, config, names)
+    return Model(one.network, one.method, config, names, images=1, sha256="")

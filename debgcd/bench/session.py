@@ -14,8 +14,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeVar
 
-from debgcd.config import Config, HeadsConfig, ViewsConfig
 from debgcd.errors import DebgcdError
+from debgcd.methods.debgcd import DebGCDHeads, DebGCDOptions
+from debgcd.options import Config, ViewsConfig
 from debgcd.progress import Report
 
 SECONDS = 0.01  # between two readings of the memory
@@ -163,7 +164,7 @@ class Sizes:
     """How much work each part does: the paper's sizes by default, small ones in tests."""
 
     views: ViewsConfig = field(default_factory=ViewsConfig)
-    heads: HeadsConfig = field(default_factory=HeadsConfig)
+    heads: DebGCDHeads = field(default_factory=DebGCDHeads)
     k: int = 200
     known: int = 100
     data: DataSet = DataSet()
@@ -206,4 +207,4 @@ class Session:
 
     def config(self) -> Config:
         """The paper's method and schedule with the sizes of this session."""
-        return Config(k=self.sizes.k, views=self.sizes.views, heads=self.sizes.heads)
+        return Config(k=self.sizes.k, views=self.sizes.views, options=DebGCDOptions(heads=self.sizes.heads))

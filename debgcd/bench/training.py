@@ -23,15 +23,14 @@ from debgcd.bench.networks import (
 from debgcd.bench.results import Line, compare
 from debgcd.bench.session import DataSet, Session, Shape, Work, silent
 from debgcd.data.loader import default_workers
+from debgcd.inference.infer import infer
 from debgcd.machine import cores
 from debgcd.model.backbone import CHUNK, Backbone
 from debgcd.progress import progress
 from debgcd.train.bank import open_bank
-from debgcd.train.infer import infer
 
 # Factors, of ViT-B/16 only: the step without a bank, the trunk against bare products, and three lines of the epoch.
 GOALS = {"step": 2.0, "trunk": 0.7, "epoch 2 blocks": 6.0, "epoch 1 block": 20.0, "schedule": 8.0}
-HEADS = ("detector", "debiased")  # what an evaluation computes in addition to the classifier
 
 
 def goal(shape: Shape, name: str) -> float | None:
@@ -231,10 +230,10 @@ def _part_seconds(session: Session, shape: Shape) -> dict[str, float]:
         works = {
             "bank-2": Work(lambda: two.step(from_bank(bank2, batch), label), batch),
             "bank-1": Work(lambda: one.step(from_bank(bank1, batch), label), batch),
-            "plain": Work(lambda: infer(whole.network, whole.method, [whole.trunk(images)], HEADS), len(images)),
-            "fresh": Work(lambda: infer(two.network, two.method, [two.trunk(images)], HEADS), len(images)),
-            "look-2": Work(lambda: infer(two.network, two.method, bank2.centre(numbers), HEADS), batch),
-            "look-1": Work(lambda: infer(one.network, one.method, bank1.centre(numbers), HEADS), batch),
+            "plain": Work(lambda: infer(whole.network, whole.method, [whole.trunk(images)]), len(images)),
+            "fresh": Work(lambda: infer(two.network, two.method, [two.trunk(images)]), len(images)),
+            "look-2": Work(lambda: infer(two.network, two.method, bank2.centre(numbers)), batch),
+            "look-1": Work(lambda: infer(one.network, one.method, bank1.centre(numbers)), batch),
             "build": Work(build, len(paths) * (views.bank_views + 1)),
         }
         return session.seconds(works, report)

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from debgcd.errors import UsageError
+from debgcd.methods import METHODS
 
 if TYPE_CHECKING:
-    from debgcd.config import Config
     from debgcd.data.benchmarks import Benchmark
     from debgcd.data.manifest import Manifest
+    from debgcd.options import Config
 
 
 Subparsers = argparse._SubParsersAction  # argparse has no public name for it
@@ -122,7 +123,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         metavar="K",
         help="categories in all, known and new: a number, auto (default: estimated), or 2x (twice the estimate)",
     )
-    parser.add_argument("--method", help="debgcd (default), simgcd, gcd, sskmeans or kmeans")
+    parser.add_argument("--method", help=f"default debgcd; one of {', '.join(METHODS)}")
     parser.add_argument(
         "--epochs", type=int, metavar="N", help="passes over the data; replaces the preset's length; 0: no training"
     )
@@ -136,10 +137,10 @@ def configured(options: argparse.Namespace, source: Source) -> Config:
     given = [] if options.config is None else [(configuration.read_yaml(options.config), str(options.config))]
     last = [(configuration.assignment(text), f"--set {text}") for text in options.set]
     method = getattr(options, "method", None)  # not every command trains
-    named = [values["method"] for values, _ in (*given, ({"method": method}, ""), *last) if values.get("method")]
+    named = [values.pop("method") for values, _ in (*given, ({"method": method}, ""), *last) if values.get("method")]
     name = options.preset
     if name is None:
-        from debgcd.train.start import choose_preset
+        from debgcd.train.decide import choose_preset
 
         name = choose_preset(source.manifest)
     facts = None if source.benchmark is None else source.benchmark.facts
@@ -161,7 +162,8 @@ def configured(options: argparse.Namespace, source: Source) -> Config:
         "run": {"workers": options.workers, "device": options.device, "cache": absolute(options.cache)},
     }
     values = {"seed": options.seed} if options.seed is not None else {}
-    values |= {"method": method} if method is not None else {}
+    start = getattr(options, "start", None)
+    values |= {"start": os.path.abspath(start)} if start is not None else {}
     values |= getattr(options, "k", None) or {}
     for name, section in sections.items():
         section = {key: value for key, value in section.items() if value is not None or key == "steps"}

@@ -30,9 +30,9 @@ def predict(options: argparse.Namespace) -> None:
     """`debgcd predict`."""
     from debgcd.data.manifest import read_manifest, write_skipped
     from debgcd.files import write_text
+    from debgcd.inference.predict import open_model
+    from debgcd.inference.predict import predict as ask
     from debgcd.machine import cache_folder
-    from debgcd.predict import open_model
-    from debgcd.predict import predict as ask
     from debgcd.train.finish import predictions_csv
 
     model = open_model(options.run, cache_folder(options.cache), options.backbone)

@@ -28,6 +28,9 @@ def add(subparsers: Subparsers) -> None:
         "-o", dest="out", type=Path, metavar="RUN", help="run directory, new or empty (default runs/<name>)"
     )
     _add_verify(parser)
+    parser.add_argument(
+        "--start", type=Path, metavar="RUN", help="start from another run's network instead of the pretrained one"
+    )
     add_run_options(parser)
 
     parser = add_command(

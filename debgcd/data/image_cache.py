@@ -19,10 +19,10 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from debgcd import __version__
-from debgcd.config import ViewsConfig
 from debgcd.data.contents import read_contents
 from debgcd.data.loader import Files, Opener, ahead, first_reason
 from debgcd.errors import DataError
+from debgcd.options import ViewsConfig
 from debgcd.progress import Report, say
 from debgcd.store import Recipe, Store, amount, open_store
 

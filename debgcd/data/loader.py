@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from debgcd.config import ViewsConfig
 from debgcd.data.contents import gone
 from debgcd.data.decode import Unusable, decode
 from debgcd.data.sampler import Draws
 from debgcd.data.views import CENTRE, Cuts, cut_view, random_cuts, resize_short_side
 from debgcd.errors import DataError
 from debgcd.machine import cores
+from debgcd.options import ViewsConfig
 
 # An item to load: the image's number and the cuts of its views, (V, 3).
 Item = tuple[int, Cuts]

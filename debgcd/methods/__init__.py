@@ -1,34 +1,57 @@
-"""Methods of category discovery behind one small protocol."""
+"""Methods of category discovery behind one small protocol, `methods/base.py`.
+
+`METHODS` maps a name to its class. Names are there without importing torch; a class is imported when it is asked for.
+"""
 
 from __future__ import annotations
 
-from debgcd.config import Config
-from debgcd.errors import UsageError
-from debgcd.methods.debgcd import DebGCD
-from debgcd.methods.gcd import GCD
-from debgcd.methods.kmeans import KMeans, SemiSupervisedKMeans
-from debgcd.methods.protocol import Batch, Loss, Method
-from debgcd.methods.simgcd import SimGCD
+import importlib
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
-METHODS: dict[str, type[KMeans] | type[SimGCD]] = {
-    "debgcd": DebGCD,
-    "gcd": GCD,
-    "kmeans": KMeans,
-    "simgcd": SimGCD,
-    "sskmeans": SemiSupervisedKMeans,
+from debgcd.errors import UsageError
+from debgcd.overlay import suggest
+
+if TYPE_CHECKING:
+    from debgcd.methods.base import Method, Sizes
+    from debgcd.options import Config
+
+# A new method is a file in this folder and a line here.
+_PLACES = {
+    "debgcd": "debgcd.DebGCD",
+    "simgcd": "simgcd.SimGCD",
+    "gcd": "gcd.GCD",
+    "kmeans": "kmeans.KMeans",
+    "sskmeans": "kmeans.SemiSupervisedKMeans",
+    "detector": "detector.DetectorAlone",
 }
 
 
-def create(config: Config, known: int) -> Method:
-    """The method that the configuration names, for this number of known classes."""
+class _Methods(Mapping[str, "type[Method]"]):
+    def __getitem__(self, name: str) -> type[Method]:
+        module, _, cls = _PLACES[name].partition(".")
+        return getattr(importlib.import_module(f"debgcd.methods.{module}"), cls)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_PLACES)
+
+    def __len__(self) -> int:
+        return len(_PLACES)
+
+
+METHODS: Mapping[str, type[Method]] = _Methods()
+
+
+def create(config: Config, sizes: Sizes) -> Method:
+    """The method that the configuration names."""
     require_method(config.method)
-    return METHODS[config.method](config, known)
+    return METHODS[config.method](config, sizes)
 
 
 def require_method(name: str) -> None:
     """Refuse a method that does not exist."""
     if name not in METHODS:
-        raise UsageError(f"there is no method {name!r}; choose from {', '.join(sorted(METHODS))}")
+        raise UsageError(f"there is no method {name!r}{suggest(name, list(METHODS))}")
 
 
-__all__ = ["METHODS", "Batch", "Loss", "Method", "create", "require_method"]
+__all__ = ["METHODS", "create", "require_method"]

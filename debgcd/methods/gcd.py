@@ -1,15 +1,53 @@
-"""GCD (Vaze et al. 2022): contrastive training alone, then semi-supervised k-means."""
+"""GCD (Vaze et al. 2022): contrastive training alone, then semi-supervised k-means; and its L_rep, which others share."""
 
 from __future__ import annotations
 
-from torch import nn
+from dataclasses import dataclass
 
-from debgcd.methods.kmeans import SemiSupervisedKMeans
-from debgcd.methods.protocol import Batch, Loss
-from debgcd.methods.representation import representation
+from torch import Tensor, nn
+
+from debgcd import losses
+from debgcd.methods.base import Batch, Loss
+from debgcd.methods.kmeans import KMeansOptions, SemiSupervisedKMeans
+from debgcd.model.backbone import Cut
 from debgcd.model.heads import Projection, PrototypeProjection
-from debgcd.model.network import Output
+from debgcd.model.network import Network
+from debgcd.options import option
 from debgcd.schedules import Progress
+
+
+@dataclass(frozen=True)
+class ContrastOptions:
+    """L_rep."""
+
+    supervised_weight: float = option(0.35, "λ_b^gcd", 0, 1)
+    unlabelled_temperature: float = option(
+        1.0, "InfoNCE as in SimGCD; the paper's 'others 0.1' is for the classifiers", 1e-4, 100
+    )
+    labelled_temperature: float = option(0.07, "supervised contrast, as in SimGCD", 1e-4, 100)
+
+
+@dataclass(frozen=True)
+class ProjectionOptions:
+    """The projection for L_rep."""
+
+    hidden: int = option(2048, "width of the hidden layers, as in SimGCD", 1, 65536)
+    projection_depth: int = option(3, "layers of the projection for L_rep", 1, 32)
+    projection_width: int = option(256, "its output", 1, 65536)
+
+    def projection(self, width: int) -> Projection:
+        return Projection(width, self.hidden, self.projection_width, self.projection_depth)
+
+
+@dataclass(frozen=True)
+class GCDHeads(ProjectionOptions):
+    projection_prototypes: int = option(0, "contrast cosines to this many prototypes on top; 0: none", 0, 10**6)
+
+
+@dataclass(frozen=True)
+class GCDOptions(KMeansOptions):
+    heads: GCDHeads = GCDHeads()
+    baseline: ContrastOptions = ContrastOptions()
 
 
 class GCD(SemiSupervisedKMeans):
@@ -19,16 +57,29 @@ class GCD(SemiSupervisedKMeans):
     is SimGCD's, so that the two methods differ in the classifier alone.
     """
 
-    tuned_blocks = 1
+    Options = GCDOptions
+    cut = Cut(tuned=1)
     trains = True
+    options: GCDOptions
 
-    def heads(self, width: int) -> nn.ModuleDict:
-        heads, shape = super().heads(width), self.config.heads
-        sizes = (width, shape.hidden, shape.projection_width, shape.projection_depth)
-        wide = shape.projection_prototypes
-        heads["projection"] = PrototypeProjection(*sizes, wide) if wide else Projection(*sizes)
+    def heads(self) -> nn.ModuleDict:
+        heads, shape, width = super().heads(), self.options.heads, self.sizes.width
+        heads["projection"] = shape.projection(width)
+        if shape.projection_prototypes:
+            sizes = (width, shape.hidden, shape.projection_width, shape.projection_depth)
+            heads["projection"] = PrototypeProjection(*sizes, shape.projection_prototypes)
         return heads
 
-    def loss(self, output: Output, batch: Batch, progress: Progress) -> Loss:
-        assert output.projection is not None
-        return Loss(*representation(output.projection, batch, self.config.gcd))
+    def loss(self, network: Network, batch: Batch, progress: Progress) -> Loss:
+        return Loss(*representation(network(batch.tokens)["projection"], batch, self.options.baseline))
+
+
+def representation(z: Tensor, batch: Batch, options: ContrastOptions) -> tuple[Tensor, dict[str, Tensor | float]]:
+    """L_rep: InfoNCE on all rows and supervised contrast on the labelled ones, weighted, and both terms.
+
+    z: (2B, d) unit rows.
+    """
+    info_nce = losses.info_nce(z, options.unlabelled_temperature)
+    contrastive = losses.supervised_contrastive(z[batch.labelled], batch.y, options.labelled_temperature)
+    total = (1 - options.supervised_weight) * info_nce + options.supervised_weight * contrastive
+    return total, {"info_nce": info_nce, "supervised_contrastive": contrastive}

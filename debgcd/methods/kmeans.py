@@ -2,50 +2,56 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from debgcd.cluster.kmeans import Clustering, kmeans
-from debgcd.config import Config
-from debgcd.methods.protocol import Batch, Features, Loss
+from debgcd.losses import novelty
+from debgcd.methods.base import Context, Method
+from debgcd.model.backbone import Cut
 from debgcd.model.heads import Centres, DistanceDetector
 from debgcd.model.network import Output
+from debgcd.options import Config, Options, option
 from debgcd.progress import progress
-from debgcd.schedules import Progress
 
 
-class KMeans:
+@dataclass(frozen=True)
+class ClusteringOptions:
+    """How k-means searches."""
+
+    restarts: int = option(10, "random restarts; the lowest inertia wins", 1, 10**5)
+    iterations: int = option(300, "at most, per restart", 1, 10**6)
+
+
+@dataclass(frozen=True)
+class KMeansOptions(Options):
+    clustering: ClusteringOptions = ClusteringOptions()
+
+
+class KMeans(Method):
     """Plain k-means over all training images, labelled or not, as in the paper's tables.
 
     It does not know the labels, so a category gets the number of a known class only by name: after clustering, each known
     class takes the cluster that holds most of its labelled images under the best one-to-one matching.
     """
 
-    tuned_blocks = 0
+    Options = KMeansOptions
+    cut = Cut(tuned=0)
     trains = False
     clusters = True
 
-    def __init__(self, config: Config, known: int):
-        assert config.k is not None
-        self.config, self.k, self.known = config, config.k, known
+    def heads(self) -> nn.ModuleDict:
+        return nn.ModuleDict({"classifier": Centres(self.sizes.width, self.sizes.k)})
 
-    def heads(self, width: int) -> nn.ModuleDict:
-        return nn.ModuleDict({"classifier": Centres(width, self.k)})
-
-    def begin(self, heads: nn.ModuleDict, features: Features, label: Tensor) -> None:
-        """Nothing here starts from the features."""
-
-    def settle(self, heads: nn.ModuleDict, features: Features, label: Tensor) -> None:
-        found = clustered(normalize(features(), dim=1), torch.full_like(label, -1), self.k, self.config)
-        order = known_first(found.assignment, label, self.k, self.known)
-        _centres(heads).weight.copy_(found.centres[order])
-
-    def loss(self, output: Output, batch: Batch, progress: Progress) -> Loss:
-        raise TypeError("k-means has nothing to train")
-
-    def assign(self, logits: Tensor) -> Tensor:
-        return (logits / self.config.gcd.student_temperature).softmax(1)
+    def settle(self, context: Context) -> None:
+        label = context.label
+        unit = normalize(context.features(), dim=1)
+        found = clustered(unit, torch.full_like(label, -1), self.sizes.k, self.config)
+        order = known_first(found.assignment, label, self.sizes.k, self.sizes.known)
+        self.prototypes(context.network).copy_(found.centres[order])
 
 
 class SemiSupervisedKMeans(KMeans):
@@ -54,28 +60,31 @@ class SemiSupervisedKMeans(KMeans):
     What GCD (Vaze et al. 2022) does after its training, here without any: the first answer to look at.
     """
 
-    def heads(self, width: int) -> nn.ModuleDict:
-        heads = super().heads(width)
-        heads["detector"] = DistanceDetector(width, self.known)
+    def heads(self) -> nn.ModuleDict:
+        heads = super().heads()
+        heads["detector"] = DistanceDetector(self.sizes.width, self.sizes.known)
         return heads
 
-    def settle(self, heads: nn.ModuleDict, features: Features, label: Tensor) -> None:
-        unit = normalize(features(), dim=1)
-        settle_centres(heads, unit, label, self.config)
-        detector = heads["detector"]
+    def settle(self, context: Context) -> None:
+        unit = normalize(context.features(), dim=1)
+        settle_centres(self, context, unit)
+        detector = context.network.heads["detector"]
         assert isinstance(detector, DistanceDetector)
-        detector.fit(unit, label)
+        detector.fit(unit, context.label)
+
+    def novelty(self, output: Output) -> Tensor | None:
+        return novelty(output["detector"]) if "detector" in output else None
 
 
-def settle_centres(heads: nn.ModuleDict, unit: Tensor, label: Tensor, config: Config) -> None:
+def settle_centres(method: Method, context: Context, unit: Tensor) -> None:
     """Categories by semi-supervised k-means over all training images' features: unit (N, width), unit rows."""
-    centres = _centres(heads).weight
-    centres.copy_(clustered(unit, label, len(centres), config).centres)
+    centres = clustered(unit, context.label, method.sizes.k, method.config).centres
+    method.prototypes(context.network).copy_(centres)
 
 
 def clustered(points: Tensor, label: Tensor, k: int, config: Config) -> Clustering:
     """k-means with the configuration's restarts, iterations and seed, and a progress bar."""
-    how = config.clustering
+    how: ClusteringOptions = config.options.clustering
     with progress("clustering") as report:
         return kmeans(
             points,
@@ -86,12 +95,6 @@ def clustered(points: Tensor, label: Tensor, k: int, config: Config) -> Clusteri
             iterations=how.iterations,
             on_progress=report,
         )
-
-
-def _centres(heads: nn.ModuleDict) -> Centres:
-    classifier = heads["classifier"]
-    assert isinstance(classifier, Centres)
-    return classifier
 
 
 def known_first(assignment: Tensor, label: Tensor, k: int, known: int) -> Tensor:

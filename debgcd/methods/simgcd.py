@@ -2,73 +2,85 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
 import torch
 from torch import Tensor, nn
 
 from debgcd import losses, schedules
 from debgcd.cluster.prototypes import prototypes
-from debgcd.config import Config
-from debgcd.methods.protocol import Batch, Features, Loss
-from debgcd.methods.representation import representation
-from debgcd.model.heads import Projection, Prototypes
-from debgcd.model.network import Output
-from debgcd.progress import progress
+from debgcd.methods.base import Batch, Context, Loss, Method, weight
+from debgcd.methods.gcd import ContrastOptions, ProjectionOptions, representation
+from debgcd.model.heads import Prototypes
+from debgcd.model.network import Network, Output
+from debgcd.options import Options, option
+from debgcd.progress import progress as bar
 from debgcd.schedules import Progress
 
 
-class SimGCD:
+@dataclass(frozen=True)
+class BaselineOptions(ContrastOptions):
+    """L_gcd (Eq. 1–3)."""
+
+    entropy_weight: float = option(1.0, "ξ; the public scripts take 2 for CUB and 4 for CIFAR-100", 0, 1e6)
+    student_temperature: float = option(0.1, "τ_s, and the debiased classifier's τ_a", 1e-4, 100)
+    teacher_start: float = option(0.07, "temperature of the teacher at the start", 1e-4, 100)
+    teacher_end: float = option(0.04, "and after its warm-up", 1e-4, 100)
+    teacher_warmup: float = option(0.15, "share of the run: the paper's 30 of 200 epochs", 0, 1)
+    teacher_shape: Literal["cosine", "linear"] = option("cosine", "the paper says cosine; the public code is linear")
+
+    def teacher_temperature(self, progress: Progress) -> float:
+        shape = {"cosine": schedules.cosine, "linear": schedules.linear}[self.teacher_shape]
+        return shape(self.teacher_start, self.teacher_end, progress.of_warmup(self.teacher_warmup))
+
+
+@dataclass(frozen=True)
+class SimGCDHeads(ProjectionOptions):
+    """The projection for L_rep; the classifier is plain prototypes."""
+
+    warm_start: bool = option(False, "prototypes from semi-supervised k-means; the paper starts from random ones")
+
+
+@dataclass(frozen=True)
+class SimGCDOptions(Options):
+    heads: SimGCDHeads = SimGCDHeads()
+    baseline: BaselineOptions = BaselineOptions()
+
+
+class SimGCD(Method):
     """L_gcd = L_cls + L_rep (Eq. 3)."""
 
-    tuned_blocks = 1
-    trains = True
-    clusters = False
-
-    def __init__(self, config: Config, known: int):
-        assert config.k is not None
-        self.config, self.k, self.known = config, config.k, known
+    Options: ClassVar[type[Options]] = SimGCDOptions
+    options: SimGCDOptions
 
     @property
     def novel_first(self) -> bool:
         """Whether a warm start asks which images look new before it clusters."""
         return False
 
-    def heads(self, width: int) -> nn.ModuleDict:
-        shape = self.config.heads
-        return nn.ModuleDict(
-            {
-                "classifier": Prototypes(width, self.k),
-                "projection": Projection(width, shape.hidden, shape.projection_width, shape.projection_depth),
-            }
-        )
+    def heads(self) -> nn.ModuleDict:
+        classifier = Prototypes(self.sizes.width, self.sizes.k)
+        return nn.ModuleDict({"classifier": classifier, "projection": self.options.heads.projection(self.sizes.width)})
 
-    def begin(self, heads: nn.ModuleDict, features: Features, label: Tensor) -> None:
-        """Prototypes from semi-supervised k-means, if the configuration asks for it."""
-        if not self.config.heads.warm_start:
-            return
-        with progress("clustering") as report:
-            start = prototypes(
-                features(), label, self.k, novel_first=self.novel_first, seed=self.config.seed, on_progress=report
-            )
-        for head in heads.values():
-            if isinstance(head, Prototypes):
-                head.weight.copy_(start)
+    def begin(self, context: Context) -> None:
+        """Prototypes from semi-supervised k-means, if the options ask for it."""
+        if self.options.heads.warm_start:
+            warm_start(self, context, self.novel_first)
 
-    def settle(self, heads: nn.ModuleDict, features: Features, label: Tensor) -> None:
-        """Every head is trained by gradients."""
+    def loss(self, network: Network, batch: Batch, progress: Progress) -> Loss:
+        return self.baseline_loss(network(batch.tokens), batch, progress)
 
-    def loss(self, output: Output, batch: Batch, progress: Progress) -> Loss:
-        assert output.logits is not None and output.projection is not None
-        gcd = self.config.gcd
-        shape = {"cosine": schedules.cosine, "linear": schedules.linear}[gcd.teacher_shape]
-        warmed_up = progress.of_warmup(gcd.teacher_warmup)
-        teacher_temperature = shape(gcd.teacher_start, gcd.teacher_end, warmed_up)
-
-        distillation = losses.self_distillation(output.logits, teacher_temperature, gcd.student_temperature)
-        entropy = losses.mean_entropy(output.logits, gcd.student_temperature)
-        supervised = losses.supervised(output.logits[batch.labelled], batch.y.repeat(2), gcd.student_temperature)
-        share = gcd.supervised_weight
-        classification = (1 - share) * (distillation - gcd.entropy_weight * entropy) + share * supervised
-        contrast, contrast_terms = representation(output.projection, batch, gcd)
+    def baseline_loss(self, output: Output, batch: Batch, progress: Progress) -> Loss:
+        """Eq. 3, L_gcd."""
+        options, logits = self.options.baseline, output["classifier"]
+        teacher_temperature = options.teacher_temperature(progress)
+        distillation = losses.self_distillation(logits, teacher_temperature, options.student_temperature)
+        entropy = losses.mean_entropy(logits, options.student_temperature)
+        supervised = losses.supervised(logits[batch.labelled], batch.y.repeat(2), options.student_temperature)
+        share = options.supervised_weight
+        classification = (1 - share) * (distillation - options.entropy_weight * entropy) + share * supervised
+        contrast, contrast_terms = representation(output["projection"], batch, options)
         terms: dict[str, Tensor | float] = {
             "distillation": distillation,
             "mean_entropy": entropy,
@@ -78,5 +90,27 @@ class SimGCD:
         }
         return Loss(classification + contrast, terms)
 
-    def assign(self, logits: Tensor) -> Tensor:
-        return torch.softmax(logits / self.config.gcd.student_temperature, 1)
+    def scores(self, output: Output) -> dict[str, Tensor]:
+        return {"gcd": self.probabilities(output["classifier"])}
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Eq. 1: (N, K) cosines -> (N, K)."""
+        return torch.softmax(logits / self.options.baseline.student_temperature, 1)
+
+
+def warm_start(method: Method, context: Context, novel_first: bool) -> None:
+    """Prototypes from semi-supervised k-means in every classifier that did not come from another run."""
+    fresh = [name for name in method.per_category if name in context.network.heads and name not in context.given]
+    if not fresh:
+        return
+    with bar("clustering") as report:
+        start = prototypes(
+            context.features(),
+            context.label,
+            method.sizes.k,
+            novel_first=novel_first,
+            seed=method.config.seed,
+            on_progress=report,
+        )
+    for name in fresh:
+        weight(context.network, name).copy_(start)

@@ -29,6 +29,15 @@ class Identity:
     sha256: str  # of the weights' bytes
 
 
+@dataclass(frozen=True)
+class Cut:
+    """Where a method wants the frozen trunk to end, and what learns after it, in blocks counted from the last one."""
+
+    tuned: int  # blocks whose weights learn
+    tail: int | None = None  # blocks that run at every step, at least `tuned`; None: only those that learn
+    early: str = ""  # what learns before the tail (e.g. "pixels"): then the trunk's tokens change and cannot be kept
+
+
 class Backbone(nn.Module):
     """A pretrained network, cut in two.
 
@@ -37,7 +46,7 @@ class Backbone(nn.Module):
 
     identity: Identity
     width: int  # size of the feature
-    multiple: int  # both sides of an image must be a multiple of this
+    tail_blocks: int  # the last blocks, after the trunk; of them the last ones are tuned
     standardise: bool  # features are positive and off-centre, so heads need them standardised (a CNN's pooled output)
     tuned: nn.ModuleList  # the last n blocks, and nothing else
     pixel_mean: Tensor  # (3, 1, 1), in grey levels 0..255

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import gelu, linear, normalize
 
@@ -164,8 +166,26 @@ def squared_distance(points: Tensor, centres: Tensor) -> Tensor:
     return (norms - 2 * linear(points, centres)).clamp_min(0)
 
 
+def merged(weight: Tensor, images: NDArray[np.int64], groups: list[list[int]]) -> Tensor:
+    """The mean direction of each group's rows, weighted by their images, at their mean length: (K, width) -> (G, width).
+
+    Directions, because prototypes are compared by these; a prototype's length means nothing, but that of a cluster's
+    centre does.
+    """
+    share = torch.from_numpy(images).to(weight).clamp_min(1)  # a known class may have no unlabelled image
+    unit, length = normalize(weight, dim=1), weight.norm(dim=1)
+    parts = [(group, share[group] / share[group].sum()) for group in groups]
+    return torch.stack([(part @ length[group]) * normalize(part @ unit[group], dim=0) for group, part in parts])
+
+
 def reset_heads(heads: nn.ModuleDict, seed: int) -> None:
-    """Initialise each head from (seed, its name) alone, so that methods which share a head start it alike."""
+    """Initialise each head from (seed, its name) alone, so that methods which share a head start it alike.
+
+    A head says how by `reset(generator)`; one without parameters needs none.
+    """
     for name, head in heads.items():
-        if isinstance(head, (Prototypes, Projection, PrototypeProjection, Detector)):
-            head.reset(torch.Generator().manual_seed(stream_seed(seed, f"head/{name}") % 2**63))
+        if any(True for _ in head.parameters()):
+            reset = getattr(head, "reset", None)
+            if reset is None:
+                raise TypeError(f"the head {name!r} has parameters but no reset(generator) to initialise them")
+            reset(torch.Generator().manual_seed(stream_seed(seed, f"head/{name}") % 2**63))

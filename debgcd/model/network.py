@@ -1,8 +1,8 @@
-"""Backbone and heads together: what training and prediction call."""
+"""Backbone, heads and a method's memory together: what training and prediction call."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -13,21 +13,20 @@ from debgcd.model.backbone import Backbone
 
 @dataclass(frozen=True)
 class Output:
-    """What the heads say of N rows; a head that the method lacks, or that was not asked for, is None."""
+    """What the network says of N rows: the feature, and what each head says that was asked."""
 
     feature: Tensor  # (N, width); standardised where the backbone needs it
-    logits: Tensor | None = None  # (N, K) of the GCD classifier
-    projection: Tensor | None = None  # (N, d) unit rows for L_rep
-    debiased: Tensor | None = None  # (N, K) of the debiased classifier
-    detector: Tensor | None = None  # (N, M, 2)
+    heads: Mapping[str, Tensor]  # by the head's name, N rows each
 
+    def __getitem__(self, head: str) -> Tensor:
+        return self.heads[head]
 
-# the names of heads, and of the field of Output that each fills
-FIELDS = {"classifier": "logits", "projection": "projection", "debiased": "debiased", "detector": "detector"}
+    def __contains__(self, head: str) -> bool:
+        return head in self.heads
 
 
 class Network(nn.Module):
-    """Trunk, tail, and heads named as in FIELDS; a method decides which heads there are."""
+    """Trunk, tail and heads; which heads there are, and what else is remembered in training, the method decides."""
 
     feature_mean: Tensor
     feature_scale: Tensor
@@ -36,6 +35,7 @@ class Network(nn.Module):
         super().__init__()
         self.backbone = backbone
         self.heads = heads
+        self.memory = nn.Module()  # in checkpoints, not in the model: an EMA teacher, queues, pseudo-labels
         self.register_buffer("feature_mean", torch.zeros(backbone.width))
         self.register_buffer("feature_scale", torch.ones(backbone.width))
 
@@ -44,21 +44,22 @@ class Network(nn.Module):
         """The heads that gradients train; the others are filled from the features of all images."""
         return {name for name, head in self.heads.items() if any(True for _ in head.parameters())}
 
-    def forward(self, images: Tensor, heads: Collection[str] = ("classifier",)) -> Output:
-        """Images (N, 3, H, W) uint8 -> what the named heads say.
+    def trained(self) -> dict[str, nn.Parameter]:
+        """Every parameter that the optimiser changes, under the name it has in `state`."""
+        tail = {f"tail.{name}": p for name, p in self.backbone.tuned.named_parameters()}
+        return tail | {f"heads.{name}": p for name, p in self.heads.named_parameters()}
 
-        The category of an image needs the GCD classifier alone; add "detector" to `heads` where novelty is asked for.
+    def forward(self, tokens: Tensor, heads: Collection[str] | None = None) -> Output:
+        """From the trunk's tokens to what the named heads say; none named: those that learn.
+
+        The category of an image needs the heads that its method names in `answers` alone.
         """
-        return self.from_tokens(self.backbone.trunk(images), heads)
-
-    def from_tokens(self, tokens: Tensor, heads: Collection[str]) -> Output:
-        """The same from the trunk's output on."""
         feature = (self.backbone.tail(tokens) - self.feature_mean) * self.feature_scale
-        return self.from_feature(feature, heads)
+        return self.from_feature(feature, self.learning if heads is None else heads)
 
     def from_feature(self, feature: Tensor, heads: Collection[str]) -> Output:
         """The heads alone."""
-        return Output(feature, **{FIELDS[name]: head(feature) for name, head in self.heads.items() if name in heads})
+        return Output(feature, {name: head(feature) for name, head in self.heads.items() if name in heads})
 
     def standardise(self, feature: Tensor) -> None:
         """Fix mean and scale of the features from those of the untuned network over the data set: (N, width).
@@ -71,18 +72,54 @@ class Network(nn.Module):
             self.feature_scale.copy_(1 / feature.std(0, correction=0).clamp_min(1e-4))
 
     def state(self) -> dict[str, Tensor]:
-        """All that training changes, by name: the tuned blocks, the heads, the fixed standardisation."""
+        """The model: the tuned blocks, the heads, the fixed standardisation, by name."""
         tensors: dict[str, Tensor] = {f"tail.{name}": value for name, value in self.backbone.tuned.named_parameters()}
         tensors |= {f"heads.{name}": value for name, value in self.heads.state_dict().items()}
         tensors |= {"feature_mean": self.feature_mean, "feature_scale": self.feature_scale}
         return {name: value.detach() for name, value in tensors.items()}
 
-    def load_state(self, tensors: dict[str, Tensor]) -> None:
+    def remembered(self) -> dict[str, Tensor]:
+        """The memory, by name."""
+        return {f"memory.{name}": value.detach() for name, value in self.memory.state_dict().items()}
+
+    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Fill from `state`; a KeyError or ValueError names a tensor that is missing, unexpected or of another shape."""
-        own = self.state()
-        if set(own) != set(tensors):
-            raise KeyError(", ".join(sorted(set(own) ^ set(tensors))[:3]))
-        for name, value in own.items():
-            if value.shape != tensors[name].shape:
-                raise ValueError(f"{name} has shape {tuple(tensors[name].shape)}, expected {tuple(value.shape)}")
-            value.copy_(tensors[name])
+        _fill(self.state(), tensors)
+
+    def load_remembered(self, tensors: Mapping[str, Tensor]) -> None:
+        """Fill from `remembered`, likewise."""
+        _fill(self.remembered(), tensors)
+
+
+def _fill(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
+    if set(own) != set(tensors):
+        raise KeyError(", ".join(sorted(set(own) ^ set(tensors))[:3]))
+    for name, value in own.items():
+        if value.shape != tensors[name].shape:
+            raise ValueError(f"{name} has shape {tuple(tensors[name].shape)}, expected {tuple(value.shape)}")
+        value.copy_(tensors[name])
+
+
+class Teacher(nn.Module):
+    """The network with parameters of its own that follow the trained ones slowly: an exponential moving average."""
+
+    def __init__(self, network: Network):
+        super().__init__()
+        self.names = list(network.trained())
+        for i, parameter in enumerate(network.trained().values()):
+            self.register_buffer(f"p{i}", parameter.detach().clone())
+
+    @torch.no_grad()
+    def follow(self, network: Network, momentum: float) -> None:
+        """θ ← momentum · θ + (1 − momentum) · the network's."""
+        for own, parameter in zip(self.buffers(), network.trained().values(), strict=True):
+            own.lerp_(parameter, 1 - momentum)
+
+    @torch.no_grad()
+    def forward(self, network: Network, tokens: Tensor, heads: Collection[str]) -> Output:
+        """What the network would say with the teacher's parameters."""
+        places = {"tail": "backbone.tuned", "heads": "heads"}
+        parts = (name.partition(".") for name in self.names)
+        names = [f"{places[first]}.{rest}" for first, _, rest in parts]
+        values = dict(zip(names, self.buffers(), strict=True))
+        return torch.func.functional_call(network, values, (tokens, heads))

@@ -10,7 +10,7 @@ import hashlib
 import importlib
 import inspect
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -39,7 +39,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 class VitBackbone(Backbone):
-    """A vision transformer, cut before its last `tuned_blocks` blocks; the feature is the normed CLS row."""
+    """A vision transformer, cut before its last `tail_blocks` blocks; the feature is the normed CLS row."""
 
     standardise = False
     tuned: nn.ModuleList
@@ -50,6 +50,7 @@ class VitBackbone(Backbone):
         identity: Identity,
         *,
         tuned_blocks: int,
+        tail_blocks: int | None = None,
         image_size: int,
         mean: tuple[float, ...] = IMAGENET_MEAN,
         std: tuple[float, ...] = IMAGENET_STD,
@@ -61,11 +62,12 @@ class VitBackbone(Backbone):
         self.identity = identity
         self.width = model.config.hidden_size
         self.heads = model.config.num_attention_heads
-        self.multiple = model.config.patch_size
         self.image_size = image_size
         self.embeddings = model.embeddings
         self.rotary = getattr(model, "rope_embeddings", None)  # DINOv3: positions enter in every block
-        self.frozen = nn.ModuleList(blocks[: depth - tuned_blocks])
+        self.tail_blocks = tuned_blocks if tail_blocks is None else tail_blocks
+        self.frozen = nn.ModuleList(blocks[: depth - self.tail_blocks])
+        self.late = nn.ModuleList(blocks[depth - self.tail_blocks : depth - tuned_blocks])
         self.tuned = nn.ModuleList(blocks[depth - tuned_blocks :])
         self.norm = next(m for m in model.children() if isinstance(m, nn.LayerNorm))
         # ViT resizes its position embeddings only when asked; the others have no such switch.
@@ -78,22 +80,24 @@ class VitBackbone(Backbone):
         self.eval()
 
     def tokens(self, pixels: Tensor) -> Tensor:
-        """(N, 3, S, S) normalised pixels -> (N, 1 + registers + patches, width), or the CLS row alone if nothing is tuned."""
+        """(N, 3, S, S) normalised pixels -> (N, 1 + registers + patches, width), or the CLS row alone without a tail."""
         if pixels.shape[-2:] != (self.image_size, self.image_size):
             got = "×".join(map(str, pixels.shape[-2:]))
             raise ValueError(f"images are {got}, but this backbone was loaded for image_size {self.image_size}")
         tokens = self.embeddings(pixels, **self._resize)
-        return self._through(self.frozen, tokens) if self.tuned else self._cls_row(self.frozen, tokens)[:, None]
+        return (
+            self._through(self.frozen, tokens) if self.tail_blocks else self._cls_row([*self.frozen], tokens)[:, None]
+        )
 
     def tail(self, tokens: Tensor) -> Tensor:
         """What `tokens` gives -> the CLS row, (N, width)."""
-        return self.norm(self._cls_row(self.tuned, tokens) if self.tuned else tokens[:, 0])
+        return self.norm(self._cls_row([*self.late, *self.tuned], tokens) if self.tail_blocks else tokens[:, 0])
 
-    def _cls_row(self, blocks: nn.ModuleList, tokens: Tensor) -> Tensor:
+    def _cls_row(self, blocks: Sequence[nn.Module], tokens: Tensor) -> Tensor:
         """The CLS row after at least one block: (N, width)."""
         return cls_row(blocks[-1], self._through(blocks[:-1], tokens), self.heads, self._rotation(tokens))
 
-    def _through(self, blocks: nn.ModuleList, tokens: Tensor) -> Tensor:
+    def _through(self, blocks: Iterable[nn.Module], tokens: Tensor) -> Tensor:
         rotation = self._rotation(tokens)
         positions = {} if rotation is None else {"position_embeddings": rotation}
         for block in blocks:
@@ -109,7 +113,13 @@ class VitBackbone(Backbone):
 
 
 def load_vit(
-    name: str, *, tuned_blocks: int, image_size: int, revision: str | None = None, cache: Path | None = None
+    name: str,
+    *,
+    tuned_blocks: int,
+    image_size: int,
+    tail_blocks: int | None = None,
+    revision: str | None = None,
+    cache: Path | None = None,
 ) -> VitBackbone:
     """The backbone `name`: a local folder, a `.pth` or `.pt` file, or a hub id.
 
@@ -128,10 +138,16 @@ def load_vit(
         raise UsageError(
             f"backbone {name!r} is neither a folder, a .pth file nor a hub id such as facebook/dino-vitb16"
         )
-    model = _build(source, name, tuned_blocks, image_size)
+    model = _build(source, name, tuned_blocks if tail_blocks is None else tail_blocks, image_size)
     identity = Identity(name=name, revision=commit, sha256=_sha256(source.files))
     return VitBackbone(
-        model, identity, tuned_blocks=tuned_blocks, image_size=image_size, mean=source.mean, std=source.std
+        model,
+        identity,
+        tuned_blocks=tuned_blocks,
+        tail_blocks=tail_blocks,
+        image_size=image_size,
+        mean=source.mean,
+        std=source.std,
     )
 
 

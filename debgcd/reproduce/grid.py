@@ -20,11 +20,11 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from debgcd import config as configuration
-from debgcd.config import Config
 from debgcd.data.manifest import Manifest, manifest_text
 from debgcd.errors import DebgcdError
 from debgcd.files import write_text
 from debgcd.methods import METHODS
+from debgcd.options import Config
 from debgcd.progress import say
 from debgcd.train.run import open_run
 
@@ -100,7 +100,7 @@ class Cell:
 def cell(row: str, seed: int, images: ImageList, config: Config, out: Path) -> Cell:
     """The run of a row on a set; its folder tells runs with other settings or images apart."""
     if config.backbone.tuned_blocks is None:  # the method's own number, said or not, is the same run
-        blocks = METHODS[config.method].tuned_blocks
+        blocks = METHODS[config.method].cut.tuned
         config = replace(config, backbone=replace(config.backbone, tuned_blocks=blocks))
     settings = {key: value for key, value in configuration.to_dict(config).items() if key not in ("run", "seed")}
     digest = _digest(json.dumps([settings, images.path.name], sort_keys=True))

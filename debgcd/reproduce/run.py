@@ -9,12 +9,12 @@ from typing import Any, Literal
 
 from debgcd import config as configuration
 from debgcd.bench.networks import trunk_type
-from debgcd.config import Config
 from debgcd.data import paper
 from debgcd.data.benchmarks import Benchmark, facts_of, read_benchmark, resolve
 from debgcd.errors import DataError
 from debgcd.files import lock, write_json, write_text
 from debgcd.machine import facts
+from debgcd.options import Config
 from debgcd.progress import say
 from debgcd.reproduce.experiments import Experiment
 from debgcd.reproduce.grid import Cell, ImageList, cell, devices, finish

@@ -15,15 +15,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from debgcd.config import ViewsConfig
 from debgcd.data.contents import read_contents
 from debgcd.data.draws import uniform
 from debgcd.data.loader import Images, Item, from_files, load_batches
 from debgcd.data.sampler import Draws
 from debgcd.data.views import CENTRE, random_cuts
+from debgcd.inference.tokens import CENTRE_BATCH
 from debgcd.model.backbone import Backbone
+from debgcd.options import ViewsConfig
 from debgcd.store import Recipe, Store, exists, open_store
-from debgcd.train.tokens import CENTRE_BATCH
 
 FORMAT = 3  # raise it when the meaning of a bank's bytes changes
 FOLDER = "banks"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from debgcd.files import new_folder, write_json
 from debgcd.model.network import Network
 
 TENSORS, FACTS = "state.safetensors", "state.json"
+KEPT = ("momentum", "memory")  # in checkpoints besides the model
 
 
 @dataclass(frozen=True)
@@ -44,12 +46,10 @@ def save(
 
     optimiser: None for a method that does not train.
     """
-    tensors = network.state()
+    tensors = network.state() | network.remembered()
     if optimiser is not None:
-        remembered = {
-            name: optimiser.state[p].get("momentum_buffer") for name, p in trained_parameters(network).items()
-        }
-        tensors |= {f"momentum.{name}": value for name, value in remembered.items() if value is not None}
+        momentum = {name: optimiser.state[p].get("momentum_buffer") for name, p in network.trained().items()}
+        tensors |= {f"momentum.{name}": value for name, value in momentum.items() if value is not None}
     write(folder, State(step, tensors, {"digest": digest}))
     prune(folder, keep)
 
@@ -65,12 +65,15 @@ def resume(folder: Path, network: Network, optimiser: torch.optim.Optimizer | No
             f"config.yaml or manifest.csv is not what it was when {saved[-1]} was written; restore it, or train in a new "
             "run directory"
         )
-    _load_network(saved[-1], {n: t for n, t in state.tensors.items() if not n.startswith("momentum.")}, network)
+    momentum, memory = ({n: t for n, t in state.tensors.items() if n.startswith(f"{kind}.")} for kind in KEPT)
+    model = {name: value for name, value in state.tensors.items() if name not in {**momentum, **memory}}
+    _load(saved[-1], network.load_state, model)
+    _load(saved[-1], network.load_remembered, memory)
     if optimiser is not None:
-        for name, parameter in trained_parameters(network).items():
-            momentum = state.tensors.get(f"momentum.{name}")
-            if momentum is not None:
-                optimiser.state[parameter]["momentum_buffer"] = momentum.to(parameter.device, copy=True)
+        for name, parameter in network.trained().items():
+            value = momentum.get(f"momentum.{name}")
+            if value is not None:
+                optimiser.state[parameter]["momentum_buffer"] = value.to(parameter.device, copy=True)
     return state.step
 
 
@@ -85,7 +88,7 @@ def keep_best(folder: Path, step: int, network: Network, score: float | None) ->
 def restore_best(folder: Path, network: Network) -> None:
     """Load the network that `keep_best` kept, if it kept one."""
     for place in places(folder)[-1:]:
-        _load_network(place, read(place).tensors, network)
+        _load(place, network.load_state, read(place).tensors)
 
 
 def places(folder: Path) -> list[Path]:
@@ -123,14 +126,8 @@ def prune(folder: Path, keep: int) -> None:
         shutil.rmtree(place, ignore_errors=True)
 
 
-def trained_parameters(network: Network) -> dict[str, torch.nn.Parameter]:
-    """Every parameter that the optimiser changes, under the name it has in `Network.state`."""
-    tail = {f"tail.{name}": p for name, p in network.backbone.tuned.named_parameters()}
-    return tail | {f"heads.{name}": p for name, p in network.heads.named_parameters()}
-
-
-def _load_network(place: Path, tensors: dict[str, Tensor], network: Network) -> None:
+def _load(place: Path, load: Callable[[dict[str, Tensor]], None], tensors: dict[str, Tensor]) -> None:
     try:
-        network.load_state(tensors)
+        load(tensors)
     except (KeyError, ValueError) as error:
         raise DataError(f"the checkpoint {place} does not fit this run's configuration ({error}); delete it") from error

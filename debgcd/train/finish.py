@@ -1,75 +1,38 @@
-"""The end of a run, and what can be asked of it again: model/, evaluation.json, predictions.csv."""
+"""The end of a run, and what can be asked of it again: what is left of K, model/, evaluation.json, predictions.csv."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from debgcd.cluster.kmeans import kmeans
 from debgcd.errors import DataError
-from debgcd.files import csv_text, write_json, write_text
-from debgcd.losses import novelty
-from debgcd.train.categories import Category, categories
-from debgcd.train.infer import TOP, Inference, features, infer
-from debgcd.train.model_folder import read_categories, save_model, views_label
+from debgcd.files import write_json, write_text
+from debgcd.inference.infer import Inference, features, infer
+from debgcd.inference.model import Category, categories, read_categories, save_model, views_label
+from debgcd.inference.predict import Prediction, prediction_rows, predictions_csv
+from debgcd.methods import create
+from debgcd.options import Config
+from debgcd.progress import say
 from debgcd.train.run import Run
 from debgcd.train.setup import Setup, fresh_tokens
 from debgcd.train.watch import measure
 
-Prediction = dict[str, str | int | float | bool]  # one row of predictions.csv, by column
-
-COLUMNS = ["path", "category", "id", "name", "known", "confidence", "novelty"]
-COLUMNS += [f"top{i}_{what}" for i in range(1, TOP + 1) for what in ("id", "p")]
-
-
-def prediction_rows(paths: Sequence[Path], inference: Inference, categories: Sequence[Category]) -> list[Prediction]:
-    """One row an image, with the columns of predictions.csv; an empty text where there is nothing to say."""
-    rows = []
-    for i, path in enumerate(paths):
-        best = categories[inference.top[i, 0]]
-        row: Prediction = {
-            "path": str(path),
-            "category": best.category,
-            "id": best.id,
-            "name": best.name,
-            "known": best.known,
-            "confidence": float(inference.probability[i, 0]),
-            "novelty": "" if inference.novelty is None else float(inference.novelty[i]),
-        }
-        for rank in range(TOP):
-            there = rank < inference.top.shape[1]
-            row[f"top{rank + 1}_id"] = categories[inference.top[i, rank]].id if there else ""
-            row[f"top{rank + 1}_p"] = float(inference.probability[i, rank]) if there else ""
-        rows.append(row)
-    return rows
-
-
-def predictions_csv(rows: Sequence[Prediction]) -> str:
-    """The rows as CSV, with true/false and six decimals."""
-    return csv_text(COLUMNS, ([_cell(row[name]) for name in COLUMNS] for row in rows))
-
-
-def read_predictions(run: Run) -> tuple[list[Prediction], list[Category]]:
-    """The rows of a finished run's predictions.csv, and its categories."""
-    with open(run.predictions, encoding="utf-8", newline="") as file:
-        rows: list[Prediction] = []
-        for row in csv.DictReader(file):
-            rows.append({**row, "category": int(row["category"]), "known": row["known"] == "true"})
-    return rows, read_categories(run.model)
+DUPLICATE = 0.8  # of the squared distance between the nearest two known classes
+FEWEST_KNOWN = 5  # with fewer there are too few pairs for a reliable minimum
 
 
 def unlabelled(setup: Setup) -> Inference:
-    """What the network says of the unlabelled training images, with all its heads."""
-    free = np.flatnonzero(setup.label < 0)
-    return infer(setup.network, setup.method, setup.tokens.centre(free), heads=("detector", "debiased"))
+    """What the network says of the unlabelled training images, with every head that is reported."""
+    return infer(setup.network, setup.method, setup.tokens.centre(np.flatnonzero(setup.label < 0)))
 
 
 def evaluate(run: Run, setup: Setup, inference: Inference) -> dict[str, Any]:
@@ -79,15 +42,13 @@ def evaluate(run: Run, setup: Setup, inference: Inference) -> dict[str, Any]:
             f"{run.folder / 'manifest.csv'} does not say what is true of the unlabelled images: train from a CSV with a "
             "`truth` column to measure against"
         )
-    rows, test = run.manifest.training_rows, run.manifest.test_rows
     result = {}
-    truth = run.manifest.truth_ids(rows[setup.label < 0])
+    truth = run.manifest.truth_ids(run.manifest.training_rows[setup.label < 0])
     if (truth >= 0).any():
         result["unlabelled"] = measure(inference, truth, setup.known)
-    truth = run.manifest.truth_ids(test)
+    truth = run.manifest.truth_ids(run.manifest.test_rows)
     if (truth >= 0).any():
-        held_out = infer(setup.network, setup.method, _test_tokens(run, setup), heads=("detector", "debiased"))
-        result["test"] = measure(held_out, truth, setup.known)
+        result["test"] = measure(infer(setup.network, setup.method, _test_tokens(run, setup)), truth, setup.known)
     return result
 
 
@@ -97,23 +58,25 @@ def evaluate_during_training(run: Run, setup: Setup) -> dict[str, Any]:
 
     So does the public code of GCD, which keeps the epoch with the best Old accuracy of k-means on the test split.
     """
-    if not setup.method.clusters:
+    network, method = setup.network, setup.method
+    if not method.clusters:
         return evaluate(run, setup, unlabelled(setup))
-    free, test = np.flatnonzero(setup.label < 0), run.manifest.test_rows
+    free = np.flatnonzero(setup.label < 0)
     result = {}
     for name, rows, tokens in (
         ("unlabelled", run.manifest.training_rows[free], setup.tokens.centre(free)),
-        ("test", test, _test_tokens(run, setup)),
+        ("test", run.manifest.test_rows, _test_tokens(run, setup)),
     ):
         truth = run.manifest.truth_ids(rows)
         if (truth >= 0).any():
-            feature = features(setup.network, tokens)
-            free_of_labels = torch.full((len(feature),), -1)
-            k = min(setup.method.k, len(feature))
-            found = kmeans(normalize(feature, dim=1), free_of_labels, k, seed=run.config.seed).assignment
-            trained = setup.network.learning & {"detector"}
-            said = setup.network.from_feature(feature, trained).detector
-            result[name] = measure(Inference.of(found, None if said is None else novelty(said)), truth, setup.known)
+            feature = features(network, tokens)
+            unknown = torch.full((len(feature),), -1)
+            k = min(method.sizes.k, len(feature))
+            found = kmeans(normalize(feature, dim=1), unknown, k, seed=run.config.seed).assignment
+            novelty = method.novelty(network.from_feature(feature, network.learning))
+            category = found.cpu().numpy()[:, None]
+            said = None if novelty is None else novelty.cpu().numpy()
+            result[name] = measure(Inference(category, np.ones(category.shape, np.float32), said), truth, setup.known)
     return result
 
 
@@ -122,12 +85,55 @@ def _test_tokens(run: Run, setup: Setup) -> Iterator[Tensor]:
     return fresh_tokens(run.config, run.manifest, setup.network.backbone, test).centre(np.arange(len(test)))
 
 
+def prune(setup: Setup, config: Config, inference: Inference) -> Setup:
+    """The setup without new categories that no unlabelled image is in, and with duplicates merged; known classes stay.
+
+    Duplicates are two new categories whose prototypes are much nearer to each other than any two known classes are; the
+    nearest pair is merged first, weighted by the number of images, until none is left. With fewer than FEWEST_KNOWN known
+    classes nothing is merged.
+    """
+    method = setup.method
+    images = np.bincount(inference.category, minlength=method.sizes.k)
+    groups = in_use(method.prototypes(setup.network).detach(), images, setup.known)
+    if len(groups) == len(images):
+        return setup
+    empty = int((images[setup.known :] == 0).sum())
+    duplicates = len(images) - len(groups) - empty
+    say(f"categories: {len(groups)} of {len(images)} are in use ({empty} are empty, {duplicates} merged into another)")
+    method.merge(setup.network, images, groups)
+    k = len(groups)
+    return replace(setup, method=create(replace(config, k=k), replace(method.sizes, k=k)))
+
+
+def in_use(prototypes: Tensor, images: NDArray[np.int64], known: int) -> list[list[int]]:
+    """Which prototypes make up each category that is left: known classes first, then the new ones in their order.
+
+    prototypes: (K, width); images: (K,) how many unlabelled images are in each.
+    """
+    unit = normalize(prototypes.double().cpu(), dim=1)
+    limit = DUPLICATE * float(_distances(unit[:known]).amin()) if known >= FEWEST_KNOWN else 0.0
+    groups = [[i] for i in range(known, len(unit)) if images[i]]
+    while len(groups) > 1:
+        centres = torch.stack([normalize((torch.from_numpy(images[g]).double() @ unit[g]), dim=0) for g in groups])
+        distance = _distances(centres)
+        flat = int(distance.argmin())
+        first, second = sorted(divmod(flat, len(groups)))
+        if distance[first, second] >= limit:
+            break
+        groups[first] = sorted(groups[first] + groups.pop(second))
+    return [[i] for i in range(known)] + sorted(groups)
+
+
+def _distances(unit: Tensor) -> Tensor:
+    """Squared distances of unit rows, infinite to themselves."""
+    return (2 - 2 * unit @ unit.T).fill_diagonal_(torch.inf)
+
+
 def finish(run: Run, setup: Setup, inference: Inference, scores: dict[str, Any] | None) -> None:
     """Write what a run ends with; predictions.csv comes last, so that where it is the rest is too."""
-    tensors = setup.network.state()
-    k = len(tensors["heads.classifier.weight"])  # less than the configuration's where categories were pruned
+    k = setup.method.sizes.k  # smaller than the configuration's where categories were pruned
     found = categories(run.manifest.classes, k)
-    save_model(run.model, tensors, replace(run.config, k=k), found)
+    save_model(run.model, setup.network.state(), replace(run.config, k=k), found, len(setup.label))
     if scores is not None:
         write_evaluation(run, scores, k)
     paths = [run.manifest.paths[row] for row in run.manifest.training_rows[setup.label < 0]]
@@ -143,7 +149,10 @@ def write_evaluation(run: Run, scores: dict[str, Any], k: int) -> dict[str, Any]
     return written
 
 
-def _cell(value: str | int | float | bool) -> str | int:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return f"{value:.6f}" if isinstance(value, float) else value
+def read_predictions(run: Run) -> tuple[list[Prediction], list[Category]]:
+    """The rows of a finished run's predictions.csv, and its categories."""
+    with open(run.predictions, encoding="utf-8", newline="") as file:
+        rows: list[Prediction] = []
+        for row in csv.DictReader(file):
+            rows.append({**row, "category": int(row["category"]), "known": row["known"] == "true"})
+    return rows, read_categories(run.model)

@@ -10,24 +10,24 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from debgcd import schedules
-from debgcd.config import ScheduleConfig
-from debgcd.data.sampler import Sampler, half_labelled
 from debgcd.errors import DebgcdError
 from debgcd.files import write_json
-from debgcd.methods.protocol import Batch, Loss
+from debgcd.inference.model import start_from
+from debgcd.methods.base import Batch, Context, Loss
 from debgcd.model.network import Network
-from debgcd.progress import progress
+from debgcd.options import ScheduleConfig
+from debgcd.progress import progress as bar
 from debgcd.schedules import Progress
 from debgcd.train import checkpoint
-from debgcd.train.finish import evaluate, evaluate_during_training, finish, unlabelled
-from debgcd.train.prune import prune
+from debgcd.train.finish import evaluate, evaluate_during_training, finish, prune, unlabelled
 from debgcd.train.run import Run
 from debgcd.train.setup import Setup
 from debgcd.train.watch import Metrics, Utilisation
@@ -54,13 +54,28 @@ def length(schedule: ScheduleConfig, images: int, trains: bool = True) -> Length
     return Length(batch, steps_per_epoch, steps if trains else 0)
 
 
+def step(setup: Setup, optimiser: torch.optim.SGD, batch: Batch, progress: Progress) -> Observed:
+    """Algorithm 1, one iteration: loss, gradient, step. Where the loss is not finite, nothing is changed."""
+    network, method = setup.network, setup.method
+    loss = method.loss(network, batch, progress)
+    optimiser.zero_grad()
+    loss.total.backward()
+    for name, parameter in network.trained().items():
+        if not name.startswith(method.learns(progress)):
+            parameter.grad = None
+    observed = observe(loss, network)  # the step's one wait for the device
+    if observed.finite:
+        optimiser.step()
+        method.stepped(network, progress)
+    return observed
+
+
 def train(run: Run, setup: Setup) -> None:
     """Bring a run from where it stands to its end."""
     config, network, method = run.config, setup.network, setup.method
     long = length(config.schedule, len(setup.label), method.trains)
     optimiser = sgd(network, config.schedule) if method.trains else None
-    sampler = Sampler(half_labelled(setup.label), long.batch, config.seed)
-    label = torch.from_numpy(setup.label).to(setup.device)
+    context = Context(network, setup.features, torch.from_numpy(setup.label).to(setup.device))
     utilisation = Utilisation(run.manifest, setup)
     measurable = run.manifest.has_truth
     choosy = measurable and config.model_kept == "best-old"
@@ -69,35 +84,31 @@ def train(run: Run, setup: Setup) -> None:
     resumed = checkpoint.resume(run.checkpoints, network, optimiser, digest)
     first = resumed or 0
     if resumed is None:
-        if network.backbone.standardise:
-            network.standardise(setup.features())
-        with torch.no_grad():
-            method.begin(network.heads, setup.features, label)
+        _begin(run, setup, context)
 
-    batches = setup.tokens.random(sampler.draws(step) for step in range(first, long.steps))
+    batches = _batches(setup, long, first, config.seed)
     with Metrics(run, first) as metrics:
-        with progress("training") as report, stop_requests() as stop:
-            for step in range(first, long.steps):
+        with bar("training") as report, stop_requests() as stop:
+            for number in range(first, long.steps):
                 assert optimiser is not None  # a method that does not train has no steps
-                here = Progress(step, long.steps, long.steps_per_epoch, config.schedule.by)
-                lr = set_learning_rate(optimiser, config.schedule, long.batch, here)
-                images = sampler.draws(step).image  # (B,)
-                output = network.from_tokens(next(batches), network.learning)  # 2B rows: first views, then second views
-                loss = method.loss(output, Batch.of(setup.label[images], setup.device), here)
-                optimiser.zero_grad()
-                loss.total.backward()
-                values, hard_label = observe(loss, network)  # the step's one wait for the device
-                require_finite(run, step, values, images)
-                optimiser.step()
+                progress = Progress(number, long.steps, long.steps_per_epoch, config.schedule.by)
+                if number % long.steps_per_epoch == 0:
+                    with torch.no_grad():
+                        method.epoch(context, progress)
+                lr = set_learning_rate(optimiser, config.schedule, long.batch, progress)
+                images, batch = next(batches)
+                observed = step(setup, optimiser, batch, progress)
+                if not observed.finite:
+                    raise _not_finite(run, number, observed, images)
 
-                done = step + 1
+                done, last = number + 1, number + 1 == long.steps
                 metrics.seen(len(images))
-                if done % config.run.log_every == 0 or done == long.steps:
-                    values |= {"epoch": done / long.steps_per_epoch, "lr": lr, **utilisation.shares(hard_label, images)}
+                if done % config.run.log_every == 0 or last:
+                    shares = utilisation.shares(observed.hard_label, images)
+                    values = observed.values | {"epoch": done / long.steps_per_epoch, "lr": lr, **shares}
                     values["images_per_second"] = metrics.images_per_second()
                     metrics.write(done, values)
                     report(done, long.steps, f"loss {values['loss']:.3f} · {values['images_per_second']:.0f} images/s")
-                last = done == long.steps
                 if (choosy and last) or (
                     measurable and not last and done % (config.run.eval_every * long.steps_per_epoch) == 0
                 ):
@@ -117,7 +128,7 @@ def train(run: Run, setup: Setup) -> None:
             raise Interrupted
         checkpoint.restore_best(run.checkpoints / "best", network)
         with torch.no_grad():
-            method.settle(network.heads, setup.features, label)
+            method.settle(context)
         inference = unlabelled(setup)
         if config.prune:
             setup = prune(setup, config, inference)
@@ -128,10 +139,36 @@ def train(run: Run, setup: Setup) -> None:
         finish(run, setup, inference, final)
 
 
+@torch.no_grad()
+def _begin(run: Run, setup: Setup, context: Context) -> None:
+    """Where the network starts from: another run's, or the pretrained one with initial heads."""
+    network = setup.network
+    if run.config.start is not None:
+        given = start_from(Path(run.config.start), run.config.start_sha256, network)
+        context = replace(context, given=given)
+    elif network.backbone.standardise:
+        network.standardise(setup.features())
+    setup.method.begin(context)
+
+
+def _batches(setup: Setup, long: Length, first: int, seed: int) -> Iterator[tuple[NDArray[np.int64], Batch]]:
+    """The batch of every step from the first on, and its images (B,); tokens are computed ahead."""
+    start = first
+    while start < long.steps:
+        end = (start // long.steps_per_epoch + 1) * long.steps_per_epoch if setup.method.resamples else long.steps
+        steps = range(start, min(end, long.steps))
+        sampler = setup.method.sampler(setup.label, long.batch, setup.network)
+        ahead = setup.tokens.random(sampler.draws(number) for number in steps)
+        for number, tokens in zip(steps, ahead, strict=True):
+            draws = sampler.draws(number)
+            yield draws.image, Batch.of(tokens, draws, setup.label[draws.image], setup.device, seed)
+        start = end
+
+
 def sgd(network: Network, schedule: ScheduleConfig) -> torch.optim.SGD:
     """SGD over the tuned blocks and the heads; no weight decay on biases and other 1-D tensors unless `decay_all`."""
     groups = []
-    for name, parameter in checkpoint.trained_parameters(network).items():
+    for name, parameter in network.trained().items():
         decay = schedule.weight_decay if parameter.ndim > 1 or schedule.decay_all else 0.0
         share = schedule.tail_lr if name.startswith("tail.") else 1.0
         groups.append({"params": [parameter], "weight_decay": decay, "share": share})
@@ -147,9 +184,21 @@ def set_learning_rate(optimiser: torch.optim.SGD, schedule: ScheduleConfig, batc
     return lr
 
 
-def observe(loss: Loss, network: Network) -> tuple[dict[str, float], NDArray[np.int64] | None]:
-    """The loss, the gradient's length, the terms, and the hard labels (2B,): all that is logged, in one transfer."""
-    gradients = [p.grad for p in checkpoint.trained_parameters(network).values() if p.grad is not None]
+@dataclass(frozen=True)
+class Observed:
+    """What is logged of a step."""
+
+    values: dict[str, float]  # the loss, the gradient's norm, the terms
+    hard_label: NDArray[np.int64] | None  # (V·B,)
+
+    @property
+    def finite(self) -> bool:
+        return bool(np.isfinite(self.values["loss"]) and np.isfinite(self.values["gradient"]))
+
+
+def observe(loss: Loss, network: Network) -> Observed:
+    """All that is logged of a step, in one transfer."""
+    gradients = [p.grad for p in network.trained().values() if p.grad is not None]
     named = {"loss": loss.total, "gradient": torch.nn.utils.get_total_norm(gradients), **loss.terms}
     tensors = {name: value.detach() for name, value in named.items() if isinstance(value, torch.Tensor)}
     parts = [torch.stack(list(tensors.values()))]
@@ -157,7 +206,7 @@ def observe(loss: Loss, network: Network) -> tuple[dict[str, float], NDArray[np.
         parts.append(loss.hard_label.to(parts[0].dtype))  # exact: a float holds whole numbers up to sixteen million
     numbers = to_host(torch.cat(parts))
     values = {**named, **dict(zip(tensors, numbers[: len(tensors)].tolist(), strict=True))}
-    return values, None if loss.hard_label is None else numbers[len(tensors) :].astype(np.int64)
+    return Observed(values, None if loss.hard_label is None else numbers[len(tensors) :].astype(np.int64))
 
 
 def to_host(tensor: torch.Tensor) -> NDArray[np.float32]:
@@ -165,16 +214,15 @@ def to_host(tensor: torch.Tensor) -> NDArray[np.float32]:
     return tensor.cpu().numpy()
 
 
-def require_finite(run: Run, step: int, values: dict[str, float], images: NDArray[np.int64]) -> None:
-    """Stop the run before the step if the loss or its gradient is not finite."""
-    if np.isfinite(values["loss"]) and np.isfinite(values["gradient"]):
-        return
+def _not_finite(run: Run, number: int, observed: Observed, images: NDArray[np.int64]) -> DebgcdError:
+    """What to say when the loss or its gradient is not finite; also written to failure.json."""
+    values = observed.values
     paths = [str(run.manifest.paths[row]) for row in run.manifest.training_rows[images]]
     report = run.folder / "failure.json"
-    write_json(report, {"step": step, "terms": {k: str(v) for k, v in values.items()}, "images": paths})
+    write_json(report, {"step": number, "terms": {k: str(v) for k, v in values.items()}, "images": paths})
     saved = checkpoint.places(run.checkpoints)
-    raise DebgcdError(
-        f"step {step}: the loss or its gradient is not finite "
+    return DebgcdError(
+        f"step {number}: the loss or its gradient is not finite "
         f"({', '.join(f'{name} {value:.4g}' for name, value in values.items())}) on {paths[0]} and {len(paths) - 1} "
         f"other images (all in {report}); the last good checkpoint is {saved[-1] if saved else 'none yet'}; "
         "try a smaller schedule.lr in a new run"

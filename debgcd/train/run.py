@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from debgcd import config as configuration
-from debgcd.config import Config
 from debgcd.data.manifest import Manifest, read_manifest, write_manifest, write_skipped
 from debgcd.errors import DataError, UsageError
 from debgcd.files import write_json, write_text
 from debgcd.machine import environment
+from debgcd.options import Config
 
 # What `create` writes before config.yaml, and the lock; where there is no more than this, a run was killed before it began
 # or was refused.
@@ -95,7 +95,13 @@ def open_run(folder: Path) -> Run:
     """An existing run directory."""
     if not (folder / "config.yaml").is_file():
         raise UsageError(f"{folder} is not a run directory: it has no config.yaml; start one with debgcd train")
-    config = configuration.load(folder / "config.yaml")
+    try:
+        config = configuration.load(folder / "config.yaml")
+    except UsageError as error:
+        raise DataError(
+            f"{error}; the run was made by another version of debgcd, or its config.yaml was edited: train again, or use "
+            "the version in environment.json"
+        ) from error
     if None in (config.backbone.name, config.backbone.tuned_blocks):
         raise DataError(f"{folder / 'config.yaml'} is not complete, as a run writes it; restore it or train again")
     return Run(folder, config, read_manifest(folder / "manifest.csv"))

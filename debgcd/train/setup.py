@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,22 +11,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from debgcd.config import Config, ViewsConfig
 from debgcd.data.image_cache import open_image_cache
 from debgcd.data.loader import Images, default_workers, from_files
 from debgcd.data.manifest import Manifest
 from debgcd.errors import DataError
-from debgcd.methods import Method, create
+from debgcd.inference.infer import features
+from debgcd.inference.tokens import FreshTokens, MixedTokens, Tokens
+from debgcd.methods import create
+from debgcd.methods.base import Method, Sizes
 from debgcd.model.backbone import Backbone
 from debgcd.model.heads import reset_heads
 from debgcd.model.network import Network
 from debgcd.model.precision import pick_device
-from debgcd.progress import progress, say
-from debgcd.store import amount
-from debgcd.train.bank import BankTokens, bank_bytes, has_bank, open_bank, token_shape
-from debgcd.train.infer import features
+from debgcd.options import Config
+from debgcd.progress import progress
+from debgcd.train.bank import BankTokens, has_bank, open_bank
 from debgcd.train.run import Run
-from debgcd.train.tokens import FreshTokens, MixedTokens, Tokens
 
 
 @dataclass(frozen=True)
@@ -89,13 +88,20 @@ def fresh_tokens(config: Config, manifest: Manifest, backbone: Backbone, rows: N
 
 
 def prepare(run: Run, backbone: Backbone, tokens: Tokens) -> Setup:
-    """Build the network with its initial heads."""
-    known = len(run.manifest.classes)
-    method = create(run.config, known)
-    network = Network(backbone, method.heads(backbone.width))
-    reset_heads(network.heads, run.config.seed)
-    network.to(pick_device(run.config.run.device))
-    return Setup(network, method, tokens, run.manifest.training_labels, known, run.manifest.training_paths)
+    """Build the network with its initial heads and memory."""
+    known, label = len(run.manifest.classes), run.manifest.training_labels
+    assert run.config.k is not None
+    method = create(run.config, Sizes(backbone.width, run.config.k, known, len(label)))
+    network = build(method, backbone).to(pick_device(run.config.run.device))
+    return Setup(network, method, tokens, label, known, run.manifest.training_paths)
+
+
+def build(method: Method, backbone: Backbone) -> Network:
+    """The network of a method, with the initial heads of its seed, and its memory."""
+    network = Network(backbone, method.heads())
+    reset_heads(network.heads, method.config.seed)
+    network.memory = method.memory(network)
+    return network
 
 
 def finite_features(network: Network, tokens: Tokens, paths: Sequence[Path]) -> Tensor:
@@ -121,19 +127,3 @@ def frozen_features(backbone: Backbone, tokens: Tokens, paths: Sequence[Path]) -
 def workers(config: Config) -> int:
     """Decoding processes of a run."""
     return default_workers() if config.run.workers is None else config.run.workers
-
-
-def decide_bank(backbone: Backbone, tuned_blocks: int, paths: Sequence[Path], views: ViewsConfig, cache: Path) -> bool:
-    """Whether the run has a view bank; "auto" takes one if it is there or fits into half of the free disk. Says its size."""
-    if views.bank == "off" or views.fresh == 1:
-        return False
-    size = bank_bytes(len(paths), views, token_shape(backbone, views.size))
-    cache.mkdir(parents=True, exist_ok=True)
-    free = shutil.disk_usage(cache).free
-    takes = views.bank == "on" or size <= free / 2 or has_bank(backbone, tuned_blocks, paths, views, cache)
-    which = f"{views.bank_views} views" if views.bank_views else "the centre crops"
-    say(
-        f"view bank: {'on' if takes else 'off'} ({amount(size)} for {which} of {len(paths)} images; "
-        f"{amount(free)} free in {cache})"
-    )
-    return takes

@@ -15,7 +15,7 @@ from debgcd.data.manifest import Manifest
 from debgcd.errors import UsageError
 from debgcd.evaluate import novelty_auroc, score
 from debgcd.files import write_text
-from debgcd.train.infer import Inference
+from debgcd.inference.infer import Inference
 from debgcd.train.run import Run
 from debgcd.train.setup import Setup
 
@@ -23,11 +23,12 @@ STEPS = 1000  # whose hard labels are kept to be judged together
 
 
 def measure(inference: Inference, truth: NDArray[np.int64], known: int) -> dict[str, Any]:
-    """Every score of both classifiers and of the detector on images whose truth is known (>= 0), as JSON data."""
+    """Every score of all classifiers and of the detector on images whose truth is known (>= 0), as JSON data."""
     have = truth >= 0
-    scores = {"gcd": score(truth[have], inference.category[have], known).to_json()}
-    if inference.debiased is not None:
-        scores["debiased"] = score(truth[have], inference.debiased[have], known).to_json()
+    scores = {
+        name: score(truth[have], category[have], known).to_json()
+        for name, category in {"gcd": inference.category, **inference.others}.items()
+    }
     auroc = float("nan")
     if inference.novelty is not None:
         auroc = novelty_auroc(inference.novelty[have], truth[have] >= known)

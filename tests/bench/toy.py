@@ -6,12 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from debgcd.bench.session import DataSet, Session, Shape, Sizes
-from debgcd.config import HeadsConfig, ViewsConfig
+from debgcd.methods.debgcd import DebGCDHeads
+from debgcd.options import ViewsConfig
 
 SHAPE = Shape("ViT-toy", width=32, heads=2, hidden=64, batch=4, depth=3, patch=8)
 SIZES = Sizes(
     views=ViewsConfig(resize=36, size=32, bank_views=2),
-    heads=HeadsConfig(hidden=16, projection_width=8, detector_width=8),
+    heads=DebGCDHeads(hidden=16, projection_width=8, detector_width=8),
     k=6,
     known=3,
     data=DataSet("toy", train=24, unlabelled=16, test=8, batch=8, epochs=2),

@@ -18,7 +18,6 @@ import pytest
 import torch
 from PIL import Image
 
-from debgcd.config import ViewsConfig
 from debgcd.config import load as load_config
 from debgcd.data import image_cache, loader
 from debgcd.data.contents import Contents
@@ -26,6 +25,7 @@ from debgcd.data.image_cache import decide_image_cache, open_image_cache
 from debgcd.data.loader import Images, Opener, from_files, load_batches, random_items
 from debgcd.data.sampler import Sampler
 from debgcd.errors import DataError
+from debgcd.options import ViewsConfig
 
 Train = Callable[..., Any]
 VIEWS = ViewsConfig(size=16, resize=20)

@@ -9,11 +9,11 @@ import pytest
 import torch
 from PIL import Image
 
-from debgcd.config import ViewsConfig
 from debgcd.data.loader import centre_items, default_workers, from_files, load_batches, random_items
 from debgcd.data.sampler import Draws, Sampler
 from debgcd.data.views import CENTRE, cut_view, random_cuts, resize_short_side
 from debgcd.errors import DataError
+from debgcd.options import ViewsConfig
 
 VIEWS = ViewsConfig(size=16, resize=20)
 SHAPES = [(20, 24), (30, 21), (9, 40), (64, 64), (20, 20), (1, 1), (25, 33)]

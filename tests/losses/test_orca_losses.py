@@ -9,7 +9,7 @@ from test_losses import CLASSIFIER, PRECISIONS, close, cosines, drawn, extreme_r
 from torch import Tensor
 
 from debgcd import losses
-from debgcd.methods import Batch
+from debgcd.methods.base import Batch
 
 
 @pytest.mark.parametrize(("seed", "rows", "categories"), drawn(CLASSIFIER))

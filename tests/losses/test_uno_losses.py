@@ -9,7 +9,7 @@ from test_losses import CLASSIFIER, cosines, drawn, generator, normal, uniform
 from torch import Tensor
 
 from debgcd import losses
-from debgcd.methods import Batch
+from debgcd.methods.base import Batch
 
 
 def same(actual: Tensor, expected: list, tolerance: float = 1e-10) -> None:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from debgcd import config as configuration
-from debgcd.config import Config
+from debgcd.data.sampler import Draws
 from debgcd.methods import create
-from debgcd.methods.protocol import Batch, Method
+from debgcd.methods.base import Batch, Context, Method, Sizes
 from debgcd.model.backbone import Backbone, Identity
-from debgcd.model.heads import reset_heads
 from debgcd.model.network import Network, Output
+from debgcd.options import Config
 from debgcd.schedules import Progress
+from debgcd.train.setup import build
 
 K, KNOWN, WIDTH, TOKENS = 5, 3, 8, 10
 
@@ -26,7 +29,7 @@ class Little(Backbone):
     def __init__(self) -> None:
         super().__init__()
         self.identity = Identity("little", None, "0" * 64)
-        self.width, self.multiple, self.standardise = WIDTH, 1, False
+        self.width, self.tail_blocks, self.standardise = WIDTH, 2, False
         self.tuned = nn.ModuleList([nn.Linear(TOKENS, 12), nn.Linear(12, WIDTH)])
         for i, layer in enumerate(self.tuned):
             generator = torch.Generator().manual_seed(i)
@@ -43,12 +46,20 @@ def config(preset: str = "paper", **values: Any) -> Config:
     return configuration.override(chosen, values, where="test")
 
 
-def made(chosen: Config) -> tuple[Network, Method]:
+def method_of(chosen: Config, images: int = 12) -> Method:
+    """The method of a configuration, for so many training images."""
+    return create(chosen, Sizes(WIDTH, K, KNOWN, images))
+
+
+def made(chosen: Config, images: int = 12) -> tuple[Network, Method]:
     """Network and method of a configuration, with the initial heads of its seed."""
-    method = create(chosen, KNOWN)
-    network = Network(Little(), method.heads(WIDTH))
-    reset_heads(network.heads, chosen.seed)
-    return network, method
+    method = method_of(chosen, images)
+    return build(method, Little()), method
+
+
+def says(output: Output) -> Network:
+    """A stand-in for a network whose heads say this of any tokens."""
+    return cast(Network, lambda tokens, heads=None: output)
 
 
 def random_output(images: int, seed: int = 0) -> Output:
@@ -63,16 +74,20 @@ def random_output(images: int, seed: int = 0) -> Output:
 
     return Output(
         feature=normal(WIDTH),
-        logits=cosines().requires_grad_(),
-        projection=normalize(normal(4), dim=1).requires_grad_(),
-        debiased=cosines().requires_grad_(),
-        detector=(3 * normal(KNOWN, 2)).requires_grad_(),
+        heads={
+            "classifier": cosines().requires_grad_(),
+            "projection": normalize(normal(4), dim=1).requires_grad_(),
+            "debiased": cosines().requires_grad_(),
+            "detector": (3 * normal(KNOWN, 2)).requires_grad_(),
+        },
     )
 
 
-def batch(label: Tensor) -> Batch:
-    """The labels of a batch, as a method's loss takes them."""
-    return Batch.of(label.numpy())
+def batch(label: Tensor, tokens: Tensor | None = None) -> Batch:
+    """A batch of images 0, 1, ... with these labels, as a method's loss takes it."""
+    numbers = np.arange(len(label))
+    tokens = torch.empty(2 * len(label), TOKENS) if tokens is None else tokens
+    return Batch.of(tokens, Draws(numbers, numbers), label.numpy(), "cpu")
 
 
 def random_labels(images: int, seed: int = 0) -> Tensor:
@@ -84,3 +99,8 @@ def random_labels(images: int, seed: int = 0) -> Tensor:
 def at(share: float) -> Progress:
     """This far into a run."""
     return Progress(round(2000 * share), 2000, 10)
+
+
+def context(network: Network, features: Callable[[], Tensor], label: Tensor) -> Context:
+    """What a hook of a method is given."""
+    return Context(network, features, label)

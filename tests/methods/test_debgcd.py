@@ -8,16 +8,29 @@ from typing import Any
 import oracles
 import pytest
 import torch
-from little import KNOWN, TOKENS, WIDTH, K, at, batch, config, made, random_labels, random_output
+from little import (
+    KNOWN,
+    TOKENS,
+    WIDTH,
+    K,
+    at,
+    batch,
+    config,
+    context,
+    made,
+    method_of,
+    random_labels,
+    random_output,
+    says,
+)
 from torch import Tensor
 
 from debgcd import losses
 from debgcd.cluster.prototypes import prototypes
-from debgcd.config import Config
-from debgcd.methods import create
+from debgcd.methods.base import Loss
 from debgcd.methods.debgcd import quantile_by_category
-from debgcd.methods.protocol import Loss
 from debgcd.model.network import Network, Output
+from debgcd.options import Config
 from debgcd.schedules import Progress
 from debgcd.train.loop import set_learning_rate, sgd
 
@@ -34,9 +47,9 @@ ABLATIONS = {
 def asked(output: Output, chosen: Config) -> Output:
     """Only the heads that the ablation has."""
     switches = chosen.ablation
-    debiased = output.debiased if switches.debiased and switches.auxiliary else None
-    detector = output.detector if switches.detector else None
-    return Output(output.feature, output.logits, output.projection, debiased, detector)
+    debiased, detector = switches.debiased and switches.auxiliary, switches.detector
+    kept = {"classifier", "projection", *["debiased"] * debiased, *["detector"] * detector}
+    return Output(output.feature, {name: said for name, said in output.heads.items() if name in kept})
 
 
 def expected_total(output: Output, label: list[int], progress: float, row: int, released: bool = False) -> float:
@@ -52,26 +65,26 @@ def expected_total(output: Output, label: list[int], progress: float, row: int, 
 
     warmed_up = min(1.0, progress / 0.15)
     teacher = 0.07 - 0.03 * warmed_up if released else 0.04 + 0.03 * (1 + math.cos(math.pi * warmed_up)) / 2
-    logits, z = output.logits.tolist(), output.projection.tolist()
+    logits, z = output["classifier"].tolist(), output["projection"].tolist()
     unsupervised = oracles.self_distillation(logits, teacher, 0.1) - 1.0 * oracles.mean_entropy(logits, 0.1)
-    total = 0.65 * unsupervised + 0.35 * oracles.supervised(rows(output.logits, labelled), y, 0.1)
+    total = 0.65 * unsupervised + 0.35 * oracles.supervised(rows(output["classifier"], labelled), y, 0.1)
     total += 0.65 * oracles.info_nce(z, 1.0)
-    total += 0.35 * oracles.supervised_contrastive(rows(output.projection, labelled), y_once, 0.07)
+    total += 0.35 * oracles.supervised_contrastive(rows(output["projection"], labelled), y_once, 0.07)
     if switches["detector"]:
-        entropy = oracles.one_vs_all_entropy(rows(output.detector, free))
-        detection = oracles.one_vs_all_labelled(rows(output.detector, labelled), y)
+        entropy = oracles.one_vs_all_entropy(rows(output["detector"], free))
+        detection = oracles.one_vs_all_labelled(rows(output["detector"], labelled), y)
         detection += 0.1 * entropy / KNOWN if released else entropy
         if released:
-            detection += oracles.one_vs_all_consistency(rows(output.detector, free))
+            detection += oracles.one_vs_all_consistency(rows(output["detector"], free))
         total += 0.01 * detection
     if switches["debiased"]:
-        student = output.debiased if switches["auxiliary"] else output.logits
+        student = output["debiased"] if switches["auxiliary"] else output["classifier"]
         guided = switches["guidance"]
         total += 1.0 * oracles.supervised(rows(student, labelled), y, 0.1)
         total += 1.0 * oracles.debiased_unlabelled(
             rows(student, free),
-            rows(output.logits, free),
-            oracles.novelty(rows(output.detector, free)) if guided else None,
+            rows(output["classifier"], free),
+            oracles.novelty(rows(output["detector"], free)) if guided else None,
             KNOWN,
             0.85,
             0.1,
@@ -87,7 +100,7 @@ def test_the_total_is_the_weighted_sum_of_the_slow_forms(row: int, progress: flo
     chosen = config(ablation=ABLATIONS[row])
     for seed in range(3):
         output, label = random_output(12, seed), random_labels(12, seed)
-        loss = create(chosen, KNOWN).loss(asked(output, chosen), batch(label), at(progress))
+        loss = method_of(chosen).loss(says(asked(output, chosen)), batch(label), at(progress))
         expected = expected_total(output, label.tolist(), progress, row)
         assert loss.total.item() == pytest.approx(expected, rel=1e-10)
 
@@ -95,7 +108,7 @@ def test_the_total_is_the_weighted_sum_of_the_slow_forms(row: int, progress: flo
 @pytest.mark.parametrize("progress", [0.05, 0.7])
 def test_the_total_of_the_public_code(progress: float) -> None:
     output, label = random_output(12), random_labels(12)
-    loss = create(config("released"), KNOWN).loss(output, batch(label), at(progress))
+    loss = method_of(config("released")).loss(says(output), batch(label), at(progress))
     assert loss.total.item() == pytest.approx(
         expected_total(output, label.tolist(), progress, row=6, released=True), rel=1e-10
     )
@@ -111,8 +124,8 @@ def test_the_total_of_the_public_code(progress: float) -> None:
 )
 def test_the_rows_of_the_loss_table_leave_out_their_part(switches: dict[str, bool], terms: list[str]) -> None:
     output, label = random_output(12), random_labels(12)
-    without = create(config(debiased={"weight": 0.0}), KNOWN).loss(output, batch(label), at(0.5))
-    loss = create(config(ablation=switches), KNOWN).loss(output, batch(label), at(0.5))
+    without = method_of(config(debiased={"weight": 0.0})).loss(says(output), batch(label), at(0.5))
+    loss = method_of(config(ablation=switches)).loss(says(output), batch(label), at(0.5))
     rest = sum(loss.terms[name].item() for name in terms)
     assert rest > 0
     assert loss.total.item() == pytest.approx(without.total.item() + rest, rel=1e-10)
@@ -122,7 +135,7 @@ def test_weights_scale_their_part() -> None:
     output, label = random_output(12), random_labels(12)
 
     def total(**values: Any) -> float:
-        return create(config(**values), KNOWN).loss(output, batch(label), at(0.5)).total.item()
+        return method_of(config(**values)).loss(says(output), batch(label), at(0.5)).total.item()
 
     base = total(detector={"weight": 0.0}, debiased={"weight": 0.0})
     for name in ("detector", "debiased"):
@@ -138,15 +151,17 @@ def test_the_debiased_loss_teaches_neither_gcd_classifier_nor_detector() -> None
 
     def gradients(row: int) -> dict[str, Tensor]:
         output, chosen = random_output(12), config(ablation=ABLATIONS[row])
-        create(chosen, KNOWN).loss(asked(output, chosen), batch(random_labels(12)), at(0.5)).total.backward()
-        return {name: getattr(output, name).grad for name in ("logits", "detector", "debiased", "projection")}
+        method_of(chosen).loss(says(asked(output, chosen)), batch(random_labels(12)), at(0.5)).total.backward()
+        return {name: said.grad for name, said in output.heads.items()}
 
     without, guided = gradients(4), gradients(6)
-    assert torch.equal(guided["logits"], without["logits"])
+    assert torch.equal(guided["classifier"], without["classifier"])
     assert torch.equal(guided["detector"], without["detector"])
     assert without["debiased"] is None
     assert guided["debiased"].abs().sum() > 0
-    assert not torch.equal(gradients(2)["logits"], gradients(1)["logits"])  # row 2 does teach the GCD classifier
+    assert not torch.equal(
+        gradients(2)["classifier"], gradients(1)["classifier"]
+    )  # row 2 does teach the GCD classifier
 
 
 def test_the_detectors_loss_reaches_the_tail() -> None:
@@ -154,9 +169,9 @@ def test_the_detectors_loss_reaches_the_tail() -> None:
     tokens, label = torch.randn(16, TOKENS, generator=torch.Generator().manual_seed(0)), random_labels(8)
     gradients = []
     for weight in (1.0, 0.0):
-        method = create(config(detector={"weight": weight}, ablation=ABLATIONS[4]), KNOWN)
+        method = method_of(config(detector={"weight": weight}, ablation=ABLATIONS[4]))
         network.zero_grad()
-        method.loss(network.from_tokens(tokens, set(network.heads)), batch(label), at(0.5)).total.backward()
+        method.loss(network, batch(label, tokens), at(0.5)).total.backward()
         gradients.append(network.backbone.tuned[0].weight.grad.clone())
     assert not torch.allclose(*gradients)
 
@@ -168,7 +183,7 @@ def test_the_detectors_loss_stays_out_of_the_tail_if_it_is_told_to() -> None:
     for weight in (1.0, 0.0):
         chosen = config(detector={"weight": weight, "tunes_tail": False}, ablation=ABLATIONS[4])
         network, method = made(chosen)
-        method.loss(network.from_tokens(tokens, set(network.heads)), batch(label), at(0.5)).total.backward()
+        method.loss(network, batch(label, tokens), at(0.5)).total.backward()
         tails.append(network.backbone.tuned[0].weight.grad.clone())
         heads.append(network.heads["detector"].prototypes.weight.grad.abs().sum())
     assert torch.equal(*tails)
@@ -178,11 +193,11 @@ def test_the_detectors_loss_stays_out_of_the_tail_if_it_is_told_to() -> None:
 @pytest.mark.parametrize("weight", [0.5, 2.0])
 def test_the_unlabelled_term_of_the_detector_is_added_with_its_weight(weight: float) -> None:
     output, label = random_output(12), random_labels(12)
-    free = [output.detector[i].tolist() for i, y in enumerate(label.tolist() * 2) if y < 0]
+    free = [output["detector"][i].tolist() for i, y in enumerate(label.tolist() * 2) if y < 0]
 
     def total(unlabelled: float) -> float:
         chosen = config(detector={"weight": 0.3, "unlabelled_weight": unlabelled})
-        return create(chosen, KNOWN).loss(output, batch(label), at(0.5)).total.item()
+        return method_of(chosen).loss(says(output), batch(label), at(0.5)).total.item()
 
     assert total(weight) - total(0.0) == pytest.approx(0.3 * weight * oracles.one_vs_all_unlabelled(free), rel=1e-9)
 
@@ -190,25 +205,25 @@ def test_the_unlabelled_term_of_the_detector_is_added_with_its_weight(weight: fl
 def test_hard_labels_may_come_from_the_detectors_side() -> None:
     output, label = random_output(24), random_labels(24)
     free = label.repeat(2) < 0
-    s = losses.novelty(output.detector.detach())
+    s = losses.novelty(output["detector"].detach())
     chosen = {"threshold": 0.0, "on_side": True}
     for row in (5, 6):
-        loss = create(config(debiased=chosen, ablation=ABLATIONS[row]), KNOWN).loss(output, batch(label), at(0.5))
-        expected = output.logits.argmax(1)
+        loss = method_of(config(debiased=chosen, ablation=ABLATIONS[row])).loss(says(output), batch(label), at(0.5))
+        expected = output["classifier"].argmax(1)
         if row == 6:  # with guidance; without, the detector has no say
-            pairs = zip(output.logits.tolist(), s.tolist(), strict=True)
+            pairs = zip(output["classifier"].tolist(), s.tolist(), strict=True)
             expected = torch.tensor([oracles.choice_on_side(*pair, KNOWN) for pair in pairs])
         assert torch.equal(loss.hard_label[free], expected[free])
-    assert not torch.equal(expected[free], output.logits.argmax(1)[free])
+    assert not torch.equal(expected[free], output["classifier"].argmax(1)[free])
 
 
 def test_the_debiased_loss_of_the_preset_small() -> None:
     """Shares of each category's rows, on the detector's side: the whole term against the slow form."""
     output, label = random_output(40), random_labels(40)
     free = [i for i, y in enumerate(label.tolist() * 2) if y < 0]
-    s = oracles.novelty([output.detector[i].tolist() for i in free])
+    s = oracles.novelty([output["detector"][i].tolist() for i in free])
     # the detector's side, then the surest half of each category by the classifier's probabilities on that side
-    logits = [output.logits[i].tolist() for i in free]
+    logits = [output["classifier"][i].tolist() for i in free]
     choice = [oracles.choice_on_side(row, novelty, KNOWN) for row, novelty in zip(logits, s, strict=True)]
     sided = [
         [cosine if (k >= KNOWN) == (novelty > 0.5) else -100.0 for k, cosine in enumerate(row)]
@@ -219,9 +234,9 @@ def test_the_debiased_loss_of_the_preset_small() -> None:
     for category in range(K):
         rows = sorted((i for i in range(len(free)) if choice[i] == category), key=lambda i: -confidence[i])
         for i in rows[: int(0.5 * len(rows) + 0.5)]:
-            expected -= abs(2 * s[i] - 1) * oracles.log_softmax(output.debiased[free[i]].tolist(), 0.1)[category]
+            expected -= abs(2 * s[i] - 1) * oracles.log_softmax(output["debiased"][free[i]].tolist(), 0.1)[category]
     chosen = {"utilisation": [[0, 0.5]], "balanced": True, "on_side": True}
-    loss = create(config(debiased=chosen), KNOWN).loss(output, batch(label), at(0.5))
+    loss = method_of(config(debiased=chosen)).loss(says(output), batch(label), at(0.5))
     assert loss.terms["debiased_unlabelled"].item() == pytest.approx(expected / len(free), rel=1e-9)
 
 
@@ -239,7 +254,7 @@ def test_a_detector_may_guide_the_warm_start(detector: bool, guides_start: bool)
     features = torch.randn(K, WIDTH, generator=rng)[truth] + torch.randn(60, WIDTH, generator=rng)
     label = torch.where((truth < KNOWN) & (torch.arange(60) % 2 == 0), truth, -1)
     with torch.no_grad():
-        method.begin(network.heads, lambda: features, label)
+        method.begin(context(network, lambda: features, label))
     plain, guided = (prototypes(features, label, K, novel_first=first) for first in (False, True))
     assert not torch.equal(plain, guided)
     for name in ("classifier", "debiased"):
@@ -248,32 +263,32 @@ def test_a_detector_may_guide_the_warm_start(detector: bool, guides_start: bool)
 
 # The detector alone: Table 12, "L_sdl".
 
-ALONE = {"gcd": False, "debiased": False, "auxiliary": False, "guidance": False}
-
 
 @pytest.mark.parametrize("preset", ["paper", "released"])
 def test_the_detector_alone_is_its_weighted_loss_and_nothing_else(preset: str) -> None:
     for seed in range(3):
         output, label = random_output(12, seed), random_labels(12, seed)
         both = label.tolist() * 2
-        labelled = [output.detector[i].tolist() for i, y in enumerate(both) if y >= 0]
-        free = [output.detector[i].tolist() for i, y in enumerate(both) if y < 0]
+        labelled = [output["detector"][i].tolist() for i, y in enumerate(both) if y >= 0]
+        free = [output["detector"][i].tolist() for i, y in enumerate(both) if y < 0]
         expected = oracles.one_vs_all_labelled(labelled, [y for y in both if y >= 0])
         entropy = oracles.one_vs_all_entropy(free)
         expected += 0.1 * entropy / KNOWN + oracles.one_vs_all_consistency(free) if preset == "released" else entropy
-        loss = create(config(preset, ablation=ALONE, detector={"weight": 0.3}), KNOWN).loss(
-            output, batch(label), at(0.5)
+        loss = method_of(config(preset, method="detector", detector={"weight": 0.3})).loss(
+            says(output), batch(label), at(0.5)
         )
         loss.total.backward()
         assert loss.total.item() == pytest.approx(0.3 * expected, rel=1e-10)
-        assert output.detector.grad.abs().sum() > 0
-        assert output.logits.grad is None and output.projection.grad is None and output.debiased.grad is None
+        assert output["detector"].grad.abs().sum() > 0
+        assert (
+            output["classifier"].grad is None and output["projection"].grad is None and output["debiased"].grad is None
+        )
         assert loss.hard_label is None
 
 
 def test_the_detector_alone_tunes_the_tail_and_leaves_the_classifier() -> None:
-    network, totals = trained(config(ablation=ALONE, schedule={"lr": 1.0}))
-    start, _ = made(config(ablation=ALONE))
+    network, totals = trained(config(method="detector", schedule={"lr": 1.0}))
+    start, _ = made(config(method="detector"))
     changed = {name for name, value in network.state().items() if not torch.equal(value, start.state()[name])}
     assert {"tail.0.weight", "heads.detector.prototypes.weight"} <= changed
     assert "heads.classifier.weight" not in changed and network.learning == {"detector"}
@@ -281,9 +296,8 @@ def test_the_detector_alone_tunes_the_tail_and_leaves_the_classifier() -> None:
 
 
 def test_categories_of_the_detector_alone_are_clusters_of_the_tuned_features() -> None:
-    """As GCD's; the warm start, which is for prototypes, does not ask for the features."""
-    chosen = {"ablation": ALONE, "heads": {"hidden": 6, "warm_start": True}}
-    network, method = made(config(**chosen))
+    """As GCD's."""
+    network, method = made(config(method="detector"))
     truth = torch.arange(60) % K
     features = 4 * torch.eye(WIDTH)[truth] + 0.1 * torch.randn(60, WIDTH, generator=torch.Generator().manual_seed(0))
     label = torch.where((truth < KNOWN) & (torch.arange(60) % 2 == 0), truth, -1)
@@ -294,10 +308,10 @@ def test_categories_of_the_detector_alone_are_clusters_of_the_tuned_features() -
         return features
 
     with torch.no_grad():
-        method.begin(network.heads, all_features, label)
+        method.begin(context(network, all_features, label))
         assert not asked_for
-        method.settle(network.heads, all_features, label)
-    category = network.from_feature(features, ["classifier"]).logits.argmax(1)
+        method.settle(context(network, all_features, label))
+    category = network.from_feature(features, ["classifier"])["classifier"].argmax(1)
     assert torch.equal(category[truth < KNOWN], truth[truth < KNOWN])
     assert len({(a, b) for a, b in zip(category.tolist(), truth.tolist(), strict=True)}) == K
 
@@ -314,8 +328,7 @@ def trained(chosen: Config, steps: int = 6) -> tuple[Network, list[float]]:
         here = Progress(step, steps, 2)
         set_learning_rate(optimiser, chosen.schedule, 8, here)
         tokens = torch.randn(16, TOKENS, generator=torch.Generator().manual_seed(100 + step))
-        output = network.from_tokens(tokens, network.learning)
-        loss = method.loss(output, batch(random_labels(8, step)), here)
+        loss = method.loss(network, batch(random_labels(8, step), tokens), here)
         optimiser.zero_grad()
         loss.total.backward()
         optimiser.step()
@@ -347,10 +360,10 @@ def test_without_its_two_losses_debgcd_is_simgcd_bit_for_bit() -> None:
 
 
 def used(chosen: Config, output: Output, label: Tensor, progress: float = 0.5) -> Tensor:
-    hard_label = create(chosen, KNOWN).loss(asked(output, chosen), batch(label), at(progress)).hard_label
-    assert hard_label is not None and hard_label.shape == (len(output.logits),)
+    hard_label = method_of(chosen).loss(says(asked(output, chosen)), batch(label), at(progress)).hard_label
+    assert hard_label is not None and hard_label.shape == (len(output["classifier"]),)
     taught = hard_label >= 0
-    assert torch.equal(hard_label[taught], output.logits.argmax(1)[taught])
+    assert torch.equal(hard_label[taught], output["classifier"].argmax(1)[taught])
     return taught
 
 
@@ -358,9 +371,9 @@ def used(chosen: Config, output: Output, label: Tensor, progress: float = 0.5) -
 def test_used_marks_the_unlabelled_rows_that_pass(row: int) -> None:
     output, label = random_output(40), random_labels(40)
     marks = used(config(ablation=ABLATIONS[row]), output, label).tolist()
-    s = oracles.novelty(output.detector.tolist())
+    s = oracles.novelty(output["detector"].tolist())
     for i, y in enumerate((label.tolist()) * 2):
-        p = oracles.softmax(output.logits[i].tolist(), 0.1)
+        p = oracles.softmax(output["classifier"][i].tolist(), 0.1)
         choice = oracles.first_argmax(p)
         expected = y < 0 and p[choice] > 0.85
         if ABLATIONS[row]["guidance"]:
@@ -377,11 +390,11 @@ def test_a_utilisation_curve_lets_its_share_through(progress: float, share: floa
     free = (label < 0).repeat(2)
     for sharpness in (0.1, 1.0):
         output = random_output(200)
-        output = Output(output.feature, output.logits * sharpness, output.projection, output.debiased, output.detector)
+        output = Output(output.feature, {**output.heads, "classifier": output["classifier"] * sharpness})
         marks = used(config(debiased=curve), output, label, progress)
         assert not marks[~free].any()
         assert abs(float(marks[free].double().mean()) - share) <= 1 / 200
-        confidence = (output.logits / 0.1).softmax(1).amax(1)[free]
+        confidence = (output["classifier"] / 0.1).softmax(1).amax(1)[free]
         if share > 0:
             assert confidence[marks[free]].min() > confidence[~marks[free]].max()  # the surest ones
 
@@ -392,7 +405,7 @@ def test_a_balanced_share_is_one_of_each_categorys_rows(share: float) -> None:
     label = random_labels(200)
     free = (label < 0).repeat(2)
     output = random_output(200)
-    confidence, choice = (output.logits / 0.1).softmax(1).max(1)
+    confidence, choice = (output["classifier"] / 0.1).softmax(1).max(1)
     marks = used(config(debiased=curve), output, label, 0.5)
     assert not marks[~free].any()
     for category in choice[free].unique():
@@ -411,9 +424,9 @@ def test_rows_of_one_category_that_are_equally_sure_pass_together(share: float, 
 
 def test_a_utilisation_curve_replaces_the_threshold_in_the_loss_too() -> None:
     output, label = random_output(30), random_labels(30)
-    shut = create(config(debiased={"utilisation": [[0, 0]]}), KNOWN).loss(output, batch(label), at(0.5))
+    shut = method_of(config(debiased={"utilisation": [[0, 0]]})).loss(says(output), batch(label), at(0.5))
     assert shut.terms["debiased_unlabelled"].item() == 0
-    half = create(config(debiased={"utilisation": [[0, 0.5]]}), KNOWN).loss(output, batch(label), at(0.5))
+    half = method_of(config(debiased={"utilisation": [[0, 0.5]]})).loss(says(output), batch(label), at(0.5))
     assert half.terms["debiased_unlabelled"].item() > 0
 
 
@@ -431,7 +444,7 @@ def test_batches_of_one_kind_are_finite(preset: str, kind: str) -> None:
     }[kind]
     network, method = made(config(preset))
     tokens = torch.randn(2 * len(label), TOKENS, generator=torch.Generator().manual_seed(0))
-    loss: Loss = method.loss(network.from_tokens(tokens, set(network.heads)), batch(label), at(0.5))
+    loss: Loss = method.loss(network, batch(label, tokens), at(0.5))
     loss.total.backward()
     assert loss.total.isfinite()
     for name, parameter in [*network.heads.named_parameters(), *network.backbone.tuned.named_parameters()]:
@@ -451,6 +464,6 @@ def test_heads_of_the_ablations() -> None:
         6: {"debiased", "detector"},
     }
     for row, extra in expected.items():
-        heads = create(config(ablation=ABLATIONS[row]), KNOWN).heads(WIDTH)
+        heads = method_of(config(ablation=ABLATIONS[row])).heads()
         assert set(heads) == {"classifier", "projection"} | extra
         assert heads["classifier"].weight.shape == (K, WIDTH)

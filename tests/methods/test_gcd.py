@@ -5,12 +5,25 @@ from __future__ import annotations
 import oracles
 import pytest
 import torch
-from little import KNOWN, TOKENS, WIDTH, K, at, batch, config, made, random_labels, random_output
+from little import (
+    KNOWN,
+    TOKENS,
+    WIDTH,
+    K,
+    at,
+    batch,
+    config,
+    context,
+    made,
+    method_of,
+    random_labels,
+    random_output,
+    says,
+)
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from debgcd.losses import novelty
-from debgcd.methods import create
 from debgcd.model.heads import PrototypeProjection
 from debgcd.model.network import Network
 
@@ -29,8 +42,8 @@ def clustered(noise: float = 0.1) -> tuple[Tensor, Tensor, Tensor]:
 def settled(name: str, features: Tensor, label: Tensor, seed: int = 0) -> Network:
     network, method = made(config(method=name, seed=seed))
     with torch.no_grad():
-        method.begin(network.heads, lambda: features, label)
-        method.settle(network.heads, lambda: features, label)
+        method.begin(context(network, lambda: features, label))
+        method.settle(context(network, lambda: features, label))
     return network
 
 
@@ -38,32 +51,31 @@ def test_the_loss_of_gcd_is_the_contrastive_one_alone() -> None:
     """0.65 · InfoNCE at temperature 1 over all rows + 0.35 · supervised contrast at 0.07 over the labelled ones."""
     for seed in range(3):
         output, label = random_output(12, seed), random_labels(12, seed)
-        loss = create(config(method="gcd"), KNOWN).loss(output, batch(label), at(0.5))
+        loss = method_of(config(method="gcd")).loss(says(output), batch(label), at(0.5))
         labelled = [i for i, y in enumerate(label.tolist() * 2) if y >= 0]
-        z = output.projection.tolist()
+        z = output["projection"].tolist()
         expected = 0.65 * oracles.info_nce(z, 1.0)
         expected += 0.35 * oracles.supervised_contrastive(
             [z[i] for i in labelled], [y for y in label.tolist() if y >= 0], 0.07
         )
         assert loss.total.item() == pytest.approx(expected, rel=1e-10)
         assert set(loss.terms) == {"info_nce", "supervised_contrastive"} and loss.hard_label is None
-        simgcd = create(config(method="simgcd"), KNOWN).loss(output, batch(label), at(0.5))
+        simgcd = method_of(config(method="simgcd")).loss(says(output), batch(label), at(0.5))
         assert all(simgcd.terms[name].item() == term.item() for name, term in loss.terms.items())
 
 
 def test_the_settings_of_gcds_loss() -> None:
     output, label = random_output(12), random_labels(12)
     chosen = {"supervised_weight": 0.0, "unlabelled_temperature": 0.3}
-    loss = create(config(method="gcd", gcd=chosen), KNOWN).loss(output, batch(label), at(0.5))
-    assert loss.total.item() == pytest.approx(oracles.info_nce(output.projection.tolist(), 0.3), rel=1e-10)
+    loss = method_of(config(method="gcd", baseline=chosen)).loss(says(output), batch(label), at(0.5))
+    assert loss.total.item() == pytest.approx(oracles.info_nce(output["projection"].tolist(), 0.3), rel=1e-10)
 
 
 @pytest.mark.parametrize("label", [[-1, -1, -1], [0, 1, 1], [-1], [2]])
 def test_batches_of_one_kind_reach_the_tail(label: list[int]) -> None:
     network, method = made(config(method="gcd"))
     tokens = torch.randn(2 * len(label), TOKENS, generator=torch.Generator().manual_seed(0))
-    output = network.from_tokens(tokens, network.learning)
-    method.loss(output, batch(torch.tensor(label)), at(0.5)).total.backward()
+    method.loss(network, batch(torch.tensor(label), tokens), at(0.5)).total.backward()
     for name, parameter in [*network.heads.named_parameters(), *network.backbone.tuned.named_parameters()]:
         assert parameter.grad is not None and parameter.grad.isfinite().all(), name
 
@@ -79,7 +91,7 @@ def test_the_head_of_the_public_code_contrasts_cosines_to_many_prototypes() -> N
     for found, row in zip(head(x), rows, strict=True):
         cosines = torch.stack([row @ w / (row.norm() * w.norm()) for w in head.prototypes.weight])
         assert torch.allclose(found, cosines / cosines.norm(), atol=1e-12)
-    made = create(config("paper", method="gcd", heads={"projection_prototypes": 65536}), KNOWN).heads(WIDTH)
+    made = method_of(config("paper", method="gcd", heads={"projection_prototypes": 65536})).heads()
     assert made["projection"].prototypes.weight.shape == (65536, 256)
 
 
@@ -90,7 +102,7 @@ def test_what_learns_and_what_is_settled() -> None:
         assert network.learning == learning
         assert method.trains == bool(learning)
     with pytest.raises(TypeError, match="nothing to train"):
-        create(config(method="sskmeans"), KNOWN).loss(random_output(2), batch(random_labels(2)), at(0.0))
+        method_of(config(method="sskmeans")).loss(says(random_output(2)), batch(random_labels(2)), at(0.0))
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -132,8 +144,8 @@ def test_what_was_settled_before_leaves_no_trace(name: str) -> None:
     network, method = made(config(method=name))
     projection = {key: value.clone() for key, value in network.state().items() if "projection" in key}
     with torch.no_grad():
-        method.settle(network.heads, lambda: features.flip(1), label)
-        method.settle(network.heads, lambda: features, label)
+        method.settle(context(network, lambda: features.flip(1), label))
+        method.settle(context(network, lambda: features, label))
     assert all(torch.equal(value, once.state()[key]) for key, value in network.state().items())
     assert all(torch.equal(value, network.state()[key]) for key, value in projection.items())
 

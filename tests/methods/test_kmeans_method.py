@@ -6,13 +6,13 @@ import itertools
 
 import pytest
 import torch
-from little import KNOWN, WIDTH, K, at, batch, config, made, random_labels, random_output
+from little import KNOWN, WIDTH, K, at, batch, config, context, made, method_of, random_labels, random_output, says
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from debgcd.errors import UsageError
-from debgcd.methods import create
 from debgcd.methods.kmeans import known_first
+from debgcd.model.network import Output
 
 
 def clustered() -> tuple[Tensor, Tensor]:
@@ -26,7 +26,7 @@ def fitted(features: Tensor, label: Tensor, seed: int = 0) -> tuple[nn.ModuleDic
     """Heads after k-means, and the category of each feature."""
     network, method = made(config(method="kmeans", seed=seed))
     with torch.no_grad():
-        method.settle(network.heads, lambda: features, label)
+        method.settle(context(network, lambda: features, label))
         return network.heads, network.heads["classifier"](features).argmax(1)
 
 
@@ -91,28 +91,30 @@ def test_there_is_nothing_to_train_and_no_novelty() -> None:
     assert not list(network.heads.parameters())
     assert not method.trains
     with pytest.raises(TypeError, match="nothing to train"):
-        method.loss(random_output(2), batch(random_labels(2)), at(0.0))
+        method.loss(says(random_output(2)), batch(random_labels(2)), at(0.0))
 
 
 def test_probabilities_add_up_and_the_nearest_is_the_largest() -> None:
     features, truth = clustered()
     heads, category = fitted(features, torch.where(truth < KNOWN, truth, -1))
-    p = create(config(method="kmeans"), KNOWN).assign(heads["classifier"](features))
+    said = Output(features, {"classifier": heads["classifier"](features)})
+    p = method_of(config(method="kmeans")).scores(said)["gcd"]
     torch.testing.assert_close(p.sum(1), torch.ones(len(p)))
     assert torch.equal(p.argmax(1), category)
 
 
 def test_a_method_that_does_not_exist() -> None:
-    with pytest.raises(UsageError, match=r"no method 'deb'; choose from debgcd, gcd, kmeans, simgcd, sskmeans"):
-        create(config(method="deb"), KNOWN)
+    with pytest.raises(UsageError, match=r"no method 'deb' \(did you mean 'debgcd'\?\)"):
+        method_of(config(method="deb"))
 
 
 @pytest.mark.parametrize("method", ["kmeans", "sskmeans", "gcd", "simgcd", "debgcd"])
 def test_clustering_reports_its_progress(method: str, capsys: pytest.CaptureFixture[str]) -> None:
     features, truth = clustered()
     label = torch.where(truth < KNOWN, truth, -1)
-    network, made_method = made(config(method=method, heads={"warm_start": True}))
+    warm = {"heads": {"warm_start": True}} if method in ("simgcd", "debgcd") else {}
+    network, made_method = made(config(method=method, **warm))
     with torch.no_grad():
-        made_method.begin(network.heads, lambda: features, label)
-        made_method.settle(network.heads, lambda: features, label)
+        made_method.begin(context(network, lambda: features, label))
+        made_method.settle(context(network, lambda: features, label))
     assert capsys.readouterr().err.startswith("clustering: ")

@@ -7,18 +7,20 @@ import math
 import numpy as np
 import pytest
 import torch
-from little import KNOWN, WIDTH, K, at, batch, config, made, random_labels, random_output
+from little import KNOWN, WIDTH, K, at, batch, config, context, made, method_of, random_labels, random_output, says
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from debgcd import schedules
-from debgcd.methods import METHODS, create
+from debgcd.methods import METHODS
 from debgcd.schedules import Progress
 
 
 def temperature(progress: float, **gcd: object) -> float:
-    method = create(config(method="simgcd", gcd=gcd), KNOWN)
-    return float(method.loss(random_output(4), batch(random_labels(4)), at(progress)).terms["teacher_temperature"])
+    method = method_of(config(method="simgcd", baseline=gcd))
+    return float(
+        method.loss(says(random_output(4)), batch(random_labels(4)), at(progress)).terms["teacher_temperature"]
+    )
 
 
 def test_the_teachers_temperature_is_the_papers() -> None:
@@ -39,12 +41,12 @@ def test_the_teachers_temperature_of_the_public_code_is_a_line() -> None:
 
 def test_by_epoch_the_teachers_temperature_is_a_linspace_over_thirty_epochs() -> None:
     """The public code: np.linspace(.07, .04, 30), then .04, so that .04 is reached at epoch index 29."""
-    method = create(config(method="simgcd", gcd={"teacher_shape": "linear"}), KNOWN)
+    method = method_of(config(method="simgcd", baseline={"teacher_shape": "linear"}))
     expected = np.concatenate([np.linspace(0.07, 0.04, 30), np.full(170, 0.04)])
     for epoch in [*range(35), 199]:
         for step in (0, 45):
             here = Progress(46 * epoch + step, 46 * 200, 46, "epoch")
-            loss = method.loss(random_output(4), batch(random_labels(4)), here)
+            loss = method.loss(says(random_output(4)), batch(random_labels(4)), here)
             assert loss.terms["teacher_temperature"] == pytest.approx(expected[epoch], abs=1e-15)
 
 
@@ -78,7 +80,7 @@ def test_a_warm_start_puts_prototypes_on_the_centres_of_semi_supervised_k_means(
     features, truth, label = clustered()
     detector = {n: p.clone() for n, p in network.heads.named_parameters() if n.startswith("detector")}
     with torch.no_grad():
-        method.begin(network.heads, lambda: features, label)
+        method.begin(context(network, lambda: features, label))
     weight = network.heads["classifier"].weight.detach()
     torch.testing.assert_close(weight.norm(dim=1), torch.ones(K))
     units = normalize(features, dim=1)
@@ -99,7 +101,7 @@ def refuse() -> Tensor:
 def test_features_are_computed_for_a_warm_start_alone() -> None:
     network, method = made(config(method="simgcd", heads={"warm_start": False}))
     before = network.heads["classifier"].weight.clone()
-    method.begin(network.heads, refuse, random_labels(4))
+    method.begin(context(network, refuse, random_labels(4)))
     assert torch.equal(network.heads["classifier"].weight, before)
 
 
@@ -107,18 +109,18 @@ def test_features_are_computed_for_a_warm_start_alone() -> None:
 def test_what_gradients_train_is_left_alone_before_an_evaluation(name: str) -> None:
     network, method = made(config(method=name, heads={"warm_start": True}))
     before = {key: value.clone() for key, value in network.state().items()}
-    method.settle(network.heads, refuse, random_labels(4))
+    method.settle(context(network, refuse, random_labels(4)))
     assert all(torch.equal(value, before[key]) for key, value in network.state().items())
 
 
 def test_tuned_blocks_of_the_methods() -> None:
     """The paper tunes two blocks for DebGCD and compares with the SimGCD that tunes one."""
-    blocks = {name: method.tuned_blocks for name, method in METHODS.items()}
-    assert blocks == {"debgcd": 2, "simgcd": 1, "gcd": 1, "sskmeans": 0, "kmeans": 0}
+    blocks = {name: method.cut.tuned for name, method in METHODS.items()}
+    assert blocks == {"debgcd": 2, "simgcd": 1, "gcd": 1, "sskmeans": 0, "kmeans": 0, "detector": 2}
 
 
 def test_probabilities() -> None:
-    logits = random_output(3).logits.detach()
-    p = create(config(method="simgcd"), KNOWN).assign(logits)
+    logits = random_output(3)["classifier"].detach()
+    p = method_of(config(method="simgcd")).probabilities(logits)
     torch.testing.assert_close(p.sum(1), torch.ones(6, dtype=p.dtype))
     torch.testing.assert_close(p.log() - p.log()[:, :1], (logits - logits[:, :1]) / 0.1)  # Eq. 1 with τ_s = 0.1

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 import torch
 from little import KNOWN, TOKENS, config, made
+from little import batch as batch_of
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from debgcd.data.manifest import Manifest
 from debgcd.data.sampler import Draws
-from debgcd.methods import Batch
 from debgcd.schedules import Progress
 from debgcd.train import loop
 from debgcd.train.run import Run
@@ -64,7 +64,8 @@ class EnoughError(Exception):
 def test_a_step_waits_once(method: str, preset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Algorithm 1's own loop, with its optimiser and its log."""
     schedule = {"steps": STEPS, "batch": 6}
-    chosen = config(preset, method=method, schedule=schedule, heads={"warm_start": False}, model_kept="last")
+    cold = {"heads": {"warm_start": False}} if method != "gcd" else {}
+    chosen = config(preset, method=method, schedule=schedule, model_kept="last", **cold)
     network, made_method = made(chosen)
     rows = len(LABEL)
     labels = tuple(None if y < 0 else f"class {y}" for y in LABEL)
@@ -111,7 +112,7 @@ def test_what_would_wait_is_refused_there(kind: str) -> None:
 
 @pytest.mark.parametrize("label", [[0, -1, 2, -1], [-1, -1], [1], [2, 1, 0]])
 def test_a_batch_names_the_rows_of_both_views(label: list[int]) -> None:
-    batch = Batch.of(np.array(label))
+    batch = batch_of(torch.tensor(label))
     both = label + label
     assert batch.labelled.tolist() == [i for i, y in enumerate(both) if y >= 0]
     assert batch.free.tolist() == [i for i, y in enumerate(both) if y < 0]
@@ -121,9 +122,10 @@ def test_a_batch_names_the_rows_of_both_views(label: list[int]) -> None:
 def test_what_is_read_in_one_transfer_is_what_was_computed() -> None:
     network, method = made(config("small", debiased={"consistency": False}))
     tokens = torch.randn(2 * len(LABEL), TOKENS, generator=torch.Generator().manual_seed(0))
-    loss = method.loss(network.from_tokens(tokens, network.learning), Batch.of(LABEL), Progress(9, 10, 1))
+    loss = method.loss(network, batch_of(torch.from_numpy(LABEL), tokens), Progress(9, 10, 1))
     loss.total.backward()
-    values, hard_label = loop.observe(loss, network)
+    observed = loop.observe(loss, network)
+    values, hard_label = observed.values, observed.hard_label
     squares = [p.grad.double().square().sum() for p in network.parameters() if p.grad is not None]
     assert values["gradient"] == pytest.approx(float(torch.stack(squares).sum().sqrt()), rel=1e-5)
     assert values["loss"] == loss.total.item()

@@ -19,7 +19,7 @@ class Doubles(Backbone):
     def __init__(self) -> None:
         super().__init__()
         self.identity = Identity("doubles", None, "")
-        self.width, self.multiple, self.standardise = 1, 1, False
+        self.width, self.standardise = 1, False
         self.tuned = nn.ModuleList([nn.Linear(1, 1)])
         self.register_buffer("pixel_mean", torch.zeros(3, 1, 1))
         self.register_buffer("pixel_std", torch.ones(3, 1, 1))

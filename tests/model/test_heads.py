@@ -7,8 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from debgcd.config import Config
+from debgcd import config as configuration
 from debgcd.methods import create
+from debgcd.methods.base import Sizes
 from debgcd.model.heads import Centres, Detector, Projection, Prototypes, reset_heads
 
 WIDTH, K, KNOWN = 768, 200, 100  # ViT-B and CUB
@@ -17,7 +18,7 @@ WIDTH, K, KNOWN = 768, 200, 100  # ViT-B and CUB
 @pytest.fixture(scope="module")
 def heads() -> nn.ModuleDict:
     """The heads of DebGCD with the paper's settings."""
-    found = create(Config(k=K), KNOWN).heads(WIDTH)
+    found = create(configuration.compose("paper"), Sizes(WIDTH, K, KNOWN, images=5994)).heads()
     reset_heads(found, seed=0)
     return found
 

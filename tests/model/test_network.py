@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 import torch
 from torch import Tensor, nn
 
-from debgcd.config import Config, HeadsConfig
+from debgcd import config as configuration
+from debgcd.inference.infer import features, infer
 from debgcd.methods import create
-from debgcd.methods.protocol import Method
+from debgcd.methods.base import Method, Sizes
 from debgcd.model.backbone import Backbone, Identity
 from debgcd.model.heads import reset_heads
-from debgcd.model.network import FIELDS, Network, Output
-from debgcd.train.infer import features, infer
+from debgcd.model.network import Network, Teacher
 
 WIDTH, K, KNOWN = 6, 5, 3
+HEADS = {"classifier", "projection", "debiased", "detector"}
 
 
 class Small(Backbone):
@@ -25,7 +24,7 @@ class Small(Backbone):
     def __init__(self, standardise: bool = True) -> None:
         super().__init__()
         self.identity = Identity("small", None, "0" * 64)
-        self.width, self.multiple, self.standardise = WIDTH, 2, standardise
+        self.width, self.tail_blocks, self.standardise = WIDTH, 2, standardise
         self.tuned = nn.ModuleList([nn.Linear(12, 8), nn.Linear(8, WIDTH)])
         self.register_buffer("pixel_mean", torch.full((3, 1, 1), 127.0))
         self.register_buffer("pixel_std", torch.full((3, 1, 1), 64.0))
@@ -49,8 +48,9 @@ class Raises(nn.Module):
 
 
 def made(standardise: bool = True, seed: int = 0) -> tuple[Network, Method]:
-    method = create(Config(k=K, heads=HeadsConfig(hidden=7)), KNOWN)
-    network = Network(Small(standardise), method.heads(WIDTH))
+    config = configuration.override(configuration.compose("paper"), {"k": K, "heads": {"hidden": 7}}, "test")
+    method = create(config, Sizes(WIDTH, K, KNOWN, images=9))
+    network = Network(Small(standardise), method.heads())
     reset_heads(network.heads, seed)
     return network, method
 
@@ -59,35 +59,40 @@ def images(count: int = 9) -> Tensor:
     return torch.randint(256, (count, 3, 4, 4), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 
 
+def tokens_of(network: Network, count: int = 9) -> Tensor:
+    return network.backbone.trunk(images(count))
+
+
 def test_a_category_needs_trunk_tail_and_gcd_classifier_alone() -> None:
     """No cost is added at inference: every other head may be absent, or broken."""
     network, method = made()
+    tokens = tokens_of(network)
     with torch.no_grad():
-        everything = network(images(), set(FIELDS))
-        before = infer(network, method, [network.backbone.trunk(images())], heads=())
+        everything = network(tokens, HEADS)
+        before = infer(network, method, [tokens], heads=())
     for name in ("projection", "debiased", "detector"):
         network.heads[name] = Raises()
         with pytest.raises(AssertionError, match="this head was run"):  # the test can fail
-            network(images(), {name})
-    with torch.no_grad():
-        output = network(images())
-        after = infer(network, method, [network.backbone.trunk(images())], heads=())
-    assert torch.equal(output.logits, everything.logits)
-    assert (output.projection, output.debiased, output.detector) == (None, None, None)
-    assert after.category.tolist() == before.category.tolist() == everything.logits.argmax(1).tolist()
-    assert after.novelty is None
+            network(tokens, {name})
+    after = infer(network, method, [tokens], heads=())
+    assert after.category.tolist() == before.category.tolist() == everything["classifier"].argmax(1).tolist()
+    assert after.novelty is None and after.others == {}
     del network.heads["projection"], network.heads["debiased"], network.heads["detector"]
     with torch.no_grad():
-        assert torch.equal(network(images()).logits, everything.logits)
+        assert torch.equal(network(tokens, method.answers)["classifier"], everything["classifier"])
 
 
-def test_the_detector_runs_only_when_asked() -> None:
+def test_other_heads_run_only_when_asked() -> None:
     network, method = made()
-    tokens = [network.backbone.trunk(images())]
-    asked = infer(network, method, tokens)
-    assert asked.novelty is not None and asked.novelty.shape == (9,) and asked.debiased is None
-    network.heads["detector"] = Raises()
-    network.heads["debiased"] = Raises()
+    tokens = [tokens_of(network)]
+    everything = infer(network, method, tokens)
+    assert everything.novelty is not None and everything.novelty.shape == (9,)
+    assert list(everything.others) == ["debiased"] and everything.others["debiased"].shape == (9,)
+    asked = infer(network, method, tokens, heads=method.detectors)
+    assert asked.novelty is not None and asked.novelty.tolist() == everything.novelty.tolist() and asked.others == {}
+    network.heads["projection"] = Raises()
+    assert infer(network, method, tokens).category.tolist() == asked.category.tolist()  # a projection never is
+    network.heads["detector"] = network.heads["debiased"] = Raises()
     assert infer(network, method, tokens, heads=()).novelty is None
     assert features(network, tokens).shape == (9, WIDTH)
     with pytest.raises(AssertionError, match="this head was run"):
@@ -96,46 +101,63 @@ def test_the_detector_runs_only_when_asked() -> None:
 
 def test_inference_of_no_image_has_the_shape_of_none() -> None:
     network, method = made()
-    found = infer(network, method, [], heads=("detector", "debiased"))
-    assert found.category.shape == (0,)
+    found = infer(network, method, [])
+    assert found.category.shape == (0,) and found.top.shape == (0, 3)
     assert found.novelty is not None and found.novelty.shape == (0,)
-    assert found.debiased is not None and found.debiased.shape == (0,)
     assert features(network, []).shape == (0, WIDTH)
 
 
-def test_each_head_fills_its_field() -> None:
-    network, _ = made()
-    assert set(network.heads) == set(FIELDS)
-    with torch.no_grad():
-        for name, field in FIELDS.items():
-            output = network(images(), {name})
-            filled = {f.name for f in dataclasses.fields(Output) if getattr(output, f.name) is not None}
-            assert filled == {"feature", field}
-            assert torch.equal(getattr(output, field), network.heads[name](output.feature))
-
-
-def test_images_tokens_and_features_are_three_ways_in() -> None:
+def test_each_head_that_is_asked_says_what_it_says_alone() -> None:
     network, _ = made()
     with torch.no_grad():
-        whole = network(images(), set(FIELDS))
-        tokens = network.from_tokens(network.backbone.trunk(images()), set(FIELDS))
-        feature = network.from_feature(whole.feature, set(FIELDS))
-    for field in dataclasses.fields(Output):
-        assert torch.equal(getattr(whole, field.name), getattr(tokens, field.name))
-        assert torch.equal(getattr(whole, field.name), getattr(feature, field.name))
+        for name, head in network.heads.items():
+            output = network(tokens_of(network), {name})
+            assert set(output.heads) == {name} and torch.equal(output[name], head(output.feature))
+        assert set(network(tokens_of(network)).heads) == network.learning == HEADS
 
 
-def test_output_is_frozen() -> None:
-    output = Output(torch.zeros(1, WIDTH))
-    assert (output.logits, output.projection, output.debiased, output.detector) == (None, None, None, None)
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        output.logits = torch.zeros(1, K)  # type: ignore[misc]
+def test_tokens_and_features_are_two_ways_in() -> None:
+    network, _ = made()
+    with torch.no_grad():
+        whole = network(tokens_of(network), HEADS)
+        again = network.from_feature(whole.feature, HEADS)
+    assert all(torch.equal(whole[name], again[name]) for name in HEADS)
+
+
+class Bare(nn.Module):
+    """A head with parameters that does not say how they begin."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(2))
+
+
+def test_a_head_that_does_not_say_how_it_is_initialised_is_refused() -> None:
+    """From the global generator a run would differ from one start to the next."""
+    with pytest.raises(TypeError, match="'other' has parameters but no reset"):
+        reset_heads(nn.ModuleDict({"other": Bare()}), seed=0)
+
+
+def test_a_teacher_follows_slowly_and_speaks_with_its_own_parameters() -> None:
+    network, _ = made()
+    teacher, tokens = Teacher(network), tokens_of(network)
+    first = network.state()["tail.0.weight"].clone()
+    with torch.no_grad():
+        before = network(tokens, HEADS)
+        for parameter in network.trained().values():
+            parameter.add_(1.0)
+        assert torch.equal(teacher(network, tokens, HEADS)["classifier"], before["classifier"])
+        assert not torch.equal(network(tokens, HEADS)["classifier"], before["classifier"])
+        teacher.follow(network, momentum=0.75)
+    torch.testing.assert_close(teacher.p0, first + 0.25)
+    assert torch.equal(network.state()["tail.0.weight"], first + 1.0)  # the network keeps its own
+    assert not teacher(network, tokens, HEADS)["classifier"].requires_grad
 
 
 def test_state_is_all_that_training_changes_and_comes_back() -> None:
     network, other = made()[0], made(seed=1)[0]
     with torch.no_grad():
-        network.standardise(network(images()).feature)
+        network.standardise(network(tokens_of(network)).feature)
         for parameter in network.parameters():
             parameter.add_(0.1)
     state = {name: value.clone() for name, value in network.state().items()}
@@ -143,12 +165,11 @@ def test_state_is_all_that_training_changes_and_comes_back() -> None:
     assert {"feature_mean", "feature_scale", "tail.0.weight", "tail.1.bias", "heads.classifier.weight"} <= set(state)
     assert not any(name.startswith("pixel") for name in state)
     with torch.no_grad():
-        expected = network(images(), set(FIELDS))
-        assert not torch.equal(other(images()).logits, expected.logits)
+        expected = network(tokens_of(network), HEADS)
+        assert not torch.equal(other(tokens_of(network), HEADS)["classifier"], expected["classifier"])
         other.load_state(state)
-        found = other(images(), set(FIELDS))
-    for field in dataclasses.fields(Output):
-        assert torch.equal(getattr(found, field.name), getattr(expected, field.name))
+        found = other(tokens_of(network), HEADS)
+    assert all(torch.equal(found[name], expected[name]) for name in HEADS)
     assert all(torch.equal(value, network.state()[name]) for name, value in state.items())  # the source is untouched
 
 
@@ -166,11 +187,11 @@ def test_a_state_that_does_not_fit_is_named() -> None:
 
 def test_standardised_features_have_mean_zero_and_deviation_one() -> None:
     network, _ = made()
-    x = images(64)
+    tokens = tokens_of(network, 64)
     with torch.no_grad():
-        raw = network(x).feature
+        raw = network(tokens).feature
         network.standardise(raw)
-        feature = network(x).feature
+        feature = network(tokens).feature
     assert float(raw.mean(0).abs().min()) > 1  # off-centre before
     torch.testing.assert_close(feature.mean(0), torch.zeros(WIDTH), atol=1e-5, rtol=0)
     torch.testing.assert_close(feature.std(0, correction=0), torch.ones(WIDTH), atol=1e-5, rtol=0)
@@ -186,7 +207,7 @@ def test_a_constant_feature_is_standardised_to_zero_and_not_to_nan() -> None:
 def test_a_backbone_that_needs_no_standardisation_gets_none() -> None:
     network, _ = made(standardise=False)
     with torch.no_grad():
-        network.standardise(network(images()).feature)
+        network.standardise(network(tokens_of(network)).feature)
     assert not network.feature_mean.any()
     assert torch.equal(network.feature_scale, torch.ones(WIDTH))
 

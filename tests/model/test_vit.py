@@ -88,7 +88,7 @@ def test_with_nothing_tuned_the_tokens_are_the_cls_row(models: Any, kind: str) -
 def test_attributes(models: Any) -> None:
     _, folder = models["dinov2"]
     backbone = load(folder, 2)
-    assert (backbone.width, backbone.multiple, backbone.standardise) == (WIDTH, PATCH, False)
+    assert (backbone.width, backbone.standardise) == (WIDTH, False)
     assert len(backbone.tuned) == 2
     assert not backbone.train().embeddings.training
     assert all(block.attention.training is False for block in backbone.tuned)

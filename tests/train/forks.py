@@ -17,7 +17,7 @@ from typing import Any
 # loaded before the first fork, not in each: torch's optimisers load _dynamo when the first one is made
 import torch._dynamo  # noqa: F401
 
-import debgcd.predict
+import debgcd.inference.predict
 import debgcd.train.start
 
 Hook = Callable[[], Any]

@@ -18,16 +18,16 @@ from forks import at_call, debgcd, forked, result
 from PIL import Image
 
 from debgcd import __version__
-from debgcd.config import ViewsConfig
 from debgcd.data.decode import decode
 from debgcd.data.loader import from_files
 from debgcd.data.sampler import Draws
 from debgcd.data.views import CENTRE, cut_view, random_cuts, resize_short_side
 from debgcd.errors import DataError
+from debgcd.inference.tokens import FreshTokens
 from debgcd.model.backbone import Backbone
 from debgcd.model.lite import load_lite
+from debgcd.options import ViewsConfig
 from debgcd.train.bank import BankTokens, open_bank, pick_two
-from debgcd.train.tokens import FreshTokens
 
 Train = Command = Callable[..., Any]
 VIEWS = ViewsConfig(resize=36, size=32, bank="on", bank_views=3)

@@ -9,12 +9,7 @@ from pathlib import Path
 from typing import Any
 
 Command = Callable[..., Any]
-ALONE = [
-    "--set",
-    "detector.tunes_tail=true",
-    "--set",
-    "ablation={gcd: false, debiased: false, auxiliary: false, guidance: false}",
-]
+ALONE = ["--method", "detector"]
 
 
 def test_the_detector_alone_from_the_first_step_to_predictions(
@@ -22,7 +17,7 @@ def test_the_detector_alone_from_the_first_step_to_predictions(
 ) -> None:
     run = tmp_path / "run"
     settings = {"detector__weight": 1.0, "schedule__steps": 30, "schedule__lr": 0.3, "run__eval_every": 5}
-    settings |= {"heads__detector_depth": 1, "heads__warm_start": "true"}
+    settings |= {"heads__detector_depth": 1}
     assert train(shared_csv, run, *ALONE, **settings).code == 0
     scores = json.loads((run / "evaluation.json").read_text())["unlabelled"]
     assert set(scores) == {"gcd", "auroc"} and 0 <= scores["auroc"] <= 1

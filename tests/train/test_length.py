@@ -16,11 +16,13 @@ import yaml
 from torch import nn
 
 from debgcd import config as configuration
-from debgcd.config import ScheduleConfig
-from debgcd.methods import Batch, create
+from debgcd.data.sampler import Draws
+from debgcd.methods import create
+from debgcd.methods.base import Batch, Sizes
 from debgcd.model.backbone import Backbone, Identity
 from debgcd.model.heads import reset_heads
 from debgcd.model.network import Network
+from debgcd.options import ScheduleConfig
 from debgcd.schedules import Progress
 from debgcd.train import loop
 from debgcd.train.loop import Length, length, set_learning_rate, sgd
@@ -181,11 +183,9 @@ def test_a_batch_of_one_kind_gives_finite_gradients(
     label: list[int], method: str, preset: str, progress: float
 ) -> None:
     network = tiny_network(method, preset)
-    found = created(method, preset).loss(
-        network.from_tokens(torch.randn(8, 6, generator=torch.Generator().manual_seed(1)), set(network.heads)),
-        Batch.of(np.array(label)),
-        Progress(round(10 * progress), 10, 1),
-    )
+    tokens, numbers = torch.randn(8, 6, generator=torch.Generator().manual_seed(1)), np.arange(4)
+    batch = Batch.of(tokens, Draws(numbers, numbers), np.array(label), "cpu")
+    found = created(method, preset).loss(network, batch, Progress(round(10 * progress), 10, 1))
     found.total.backward()
     assert found.total.isfinite()
     for name, parameter in network.named_parameters():
@@ -198,7 +198,8 @@ class TinyBackbone(Backbone):
 
     def __init__(self) -> None:
         super().__init__()
-        self.identity, self.width, self.multiple, self.standardise = Identity("tiny", None, "0"), 6, 1, False
+        self.identity, self.width, self.standardise = Identity("tiny", None, "0"), 6, False
+        self.tail_blocks = 1
         self.tuned = nn.ModuleList([nn.Linear(6, 6)])
         nn.init.eye_(self.tuned[0].weight)
 
@@ -210,13 +211,13 @@ class TinyBackbone(Backbone):
 
 
 def created(method: str, preset: str = "paper") -> Any:
-    config = configuration.compose(preset)
-    heads = replace(config.heads, hidden=8, projection_width=4, detector_width=4)
-    return create(replace(config, method=method, k=4, heads=heads), known=2)
+    heads = {"hidden": 8, "projection_width": 4} | ({"detector_width": 4} if method == "debgcd" else {})
+    config = configuration.override(configuration.compose(preset, method=method), {"k": 4, "heads": heads}, "test")
+    return create(config, Sizes(6, 4, known=2, images=4))
 
 
 def tiny_network(method: str, preset: str = "paper") -> Network:
     backbone = TinyBackbone()
-    network = Network(backbone, created(method, preset).heads(backbone.width))
+    network = Network(backbone, created(method, preset).heads())
     reset_heads(network.heads, 0)
     return network

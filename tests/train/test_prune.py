@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from debgcd.train.prune import DOUBLE, FEWEST_KNOWN, in_use, merged
+from debgcd.model.heads import merged
+from debgcd.train.finish import DUPLICATE, FEWEST_KNOWN, in_use
 
 
 def at(*degrees: float, known: int = FEWEST_KNOWN) -> torch.Tensor:
@@ -16,8 +17,8 @@ def at(*degrees: float, known: int = FEWEST_KNOWN) -> torch.Tensor:
     return rows * (1 + torch.arange(len(rows)))[:, None]
 
 
-# the squared distance of two known classes is 2, so that doubles are those nearer than DOUBLE * 2; as an angle:
-LIMIT = float(torch.rad2deg(torch.acos(torch.tensor(1 - DOUBLE))))
+# the squared distance of two known classes is 2, so that doubles are those nearer than DUPLICATE * 2; as an angle:
+LIMIT = float(torch.rad2deg(torch.acos(torch.tensor(1 - DUPLICATE))))
 
 
 def groups(new: tuple[float, ...], images: tuple[int, ...], known: int = FEWEST_KNOWN) -> list[list[int]]:
@@ -58,7 +59,7 @@ def test_few_known_classes_are_no_measure_for_doubles(known: int) -> None:
 
 
 def test_close_known_classes_make_the_rule_stricter() -> None:
-    edge = 10 * DOUBLE**0.5  # degrees, as good as exact for small angles
+    edge = 10 * DUPLICATE**0.5  # degrees, as good as exact for small angles
     close = at(180, 180 + edge + 0.2)
     close[1] = close[0]
     close[1, 1] = close[0, 0] * torch.tensor(10.0).deg2rad().tan()

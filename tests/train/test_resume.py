@@ -19,7 +19,10 @@ from forks import at_call, debgcd, logged_steps, result, sha256
 
 from debgcd.errors import UsageError
 from debgcd.files import lock
-from debgcd.methods import DebGCD, Loss
+from debgcd.methods.base import Batch, Loss
+from debgcd.methods.debgcd import DebGCD
+from debgcd.model.network import Network
+from debgcd.schedules import Progress
 from debgcd.train.run import require_new
 
 Train = Callable[..., Any]
@@ -117,8 +120,8 @@ def spoil(monkeypatch: pytest.MonkeyPatch, step: int, change: Callable[[torch.Te
     """From the given step on, counted from 0, the loss is changed; returns the list of optimiser steps done."""
     original, calls, steps = DebGCD.loss, [0], []
 
-    def loss(self: DebGCD, output: Any, label: torch.Tensor, progress: float) -> Loss:
-        found = original(self, output, label, progress)
+    def loss(self: DebGCD, network: Network, batch: Batch, progress: Progress) -> Loss:
+        found = original(self, network, batch, progress)
         calls[0] += 1
         total = change(found.total) if calls[0] > step else found.total
         return Loss(total, found.terms, found.hard_label)

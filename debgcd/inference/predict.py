@@ -1,8 +1,8 @@
-"""Categories of new images from a trained model."""
+"""Rows of predictions.csv, and categories of new images from a trained model."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,11 +12,49 @@ from torch import Tensor
 from debgcd.data.loader import default_workers, from_files
 from debgcd.data.manifest import Manifest, Skipped, scan
 from debgcd.errors import UsageError
+from debgcd.files import csv_text
+from debgcd.inference.infer import TOP, Inference, features, infer
+from debgcd.inference.model import Category, Model, load_model
+from debgcd.inference.tokens import FreshTokens
 from debgcd.progress import Report, progress
-from debgcd.train.finish import Prediction, prediction_rows
-from debgcd.train.infer import Inference, features, infer
-from debgcd.train.model_folder import Model, load_model
-from debgcd.train.tokens import FreshTokens
+
+Prediction = dict[str, str | int | float | bool]  # one row of predictions.csv, by column
+
+COLUMNS = ["path", "category", "id", "name", "known", "confidence", "novelty"]
+COLUMNS += [f"top{i}_{what}" for i in range(1, TOP + 1) for what in ("id", "p")]
+
+
+def prediction_rows(paths: Sequence[Path], inference: Inference, categories: Sequence[Category]) -> list[Prediction]:
+    """One row an image, with the columns of predictions.csv; an empty text where there is nothing to say."""
+    rows = []
+    for i, path in enumerate(paths):
+        best = categories[inference.top[i, 0]]
+        row: Prediction = {
+            "path": str(path),
+            "category": best.category,
+            "id": best.id,
+            "name": best.name,
+            "known": best.known,
+            "confidence": float(inference.probability[i, 0]),
+            "novelty": "" if inference.novelty is None else float(inference.novelty[i]),
+        }
+        for rank in range(TOP):
+            there = rank < inference.top.shape[1]
+            row[f"top{rank + 1}_id"] = categories[inference.top[i, rank]].id if there else ""
+            row[f"top{rank + 1}_p"] = float(inference.probability[i, rank]) if there else ""
+        rows.append(row)
+    return rows
+
+
+def predictions_csv(rows: Sequence[Prediction]) -> str:
+    """The rows as CSV, with true/false and six decimals."""
+    return csv_text(COLUMNS, ([_cell(row[name]) for name in COLUMNS] for row in rows))
+
+
+def _cell(value: str | int | float | bool) -> str | int:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f"{value:.6f}" if isinstance(value, float) else value
 
 
 @dataclass(frozen=True)
@@ -46,7 +84,7 @@ def predict(model: Model, manifest: Manifest, workers: int | None = None) -> Pre
 def ask(model: Model, usable: Manifest, workers: int | None = None) -> Inference:
     """What the model says of images that are known to be usable."""
     with progress("predicting") as report:
-        return infer(model.network, model.method, _tokens(model, usable, workers, report))
+        return infer(model.network, model.method, _tokens(model, usable, workers, report), heads=model.method.detectors)
 
 
 def embed(model: Model, usable: Manifest, workers: int | None = None) -> Tensor:

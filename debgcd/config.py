@@ -1,36 +1,25 @@
-"""The configuration of a run: fields, presets and what is laid over them, and how all are read and written.
+"""The configuration of a run: how presets and what is laid over them become one, and how it is checked, read and written.
 
-A preset is YAML data that overrides a few fields. Over it go, as YAML data too, what a method, a benchmark and a backbone
-change; `compose` does that. A comment behind a value is its reason. Unknown keys are refused with a suggestion.
+The fields are those of `debgcd.options` and of the method's own `Options`. A preset is YAML data that overrides a few of
+them. Over it go, as YAML data too, what a method, a benchmark and a backbone change; `compose` does that. A comment behind
+a value is its reason. Unknown keys are refused with a suggestion.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 
-from debgcd.config.fields import (
-    AblationConfig,
-    BackboneConfig,
-    ClusteringConfig,
-    Config,
-    DebiasedConfig,
-    DetectorConfig,
-    GcdConfig,
-    HeadsConfig,
-    RunConfig,
-    ScheduleConfig,
-    ViewsConfig,
-)
-from debgcd.config.limits import check
 from debgcd.errors import DataError, UsageError
-from debgcd.overlay import merge, plain, suggest
+from debgcd.methods import METHODS, require_method
+from debgcd.options import BackboneConfig, Config, RunConfig, ScheduleConfig, ViewsConfig
+from debgcd.overlay import fitting, keys, merge, plain, suggest
 
 Kind = Literal["preset", "method", "benchmark", "backbone"]
 _FOLDERS: dict[Kind, str] = {
@@ -65,11 +54,13 @@ def compose(
 
     Where nothing was released for a benchmark, `released` becomes `paper`, and so says the configuration's `preset`.
     """
+    require_method(method)
     preset, found = layers(preset, benchmark, backbone, method=method)
-    config = Config(preset=preset, method=method)
-    for layer in found:
-        config = merge(config, layer.values, layer.where)
-    check(config, f"preset {preset}, method {method}, benchmark {benchmark}, backbone {backbone}")
+    config = Config(preset=preset, method=method, options=METHODS[method].Options())
+    for layer in found:  # a preset is for all methods: each takes what it has an option for
+        common = {key: value for key, value in layer.values.items() if key in COMMON}
+        config = _lay(config, common | fitting(config.options, layer.values), layer.where)
+    _check(config, f"preset {preset}, method {method}, benchmark {benchmark}, backbone {backbone}")
     return config
 
 
@@ -130,6 +121,32 @@ def _comments(text: str) -> dict[str, str]:
     return dict(walk(yaml.compose(text, Loader=yaml.SafeLoader), ""))
 
 
+COMMON = keys(Config) - {"options"}
+
+
+def _own(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the values that only a method's options can hold."""
+    return {key: value for key, value in values.items() if key not in COMMON}
+
+
+def _lay(config: Config, values: Mapping[str, Any], where: str) -> Config:
+    """Values laid over a configuration, not yet checked."""
+    config = merge(config, {key: value for key, value in values.items() if key in COMMON}, where)
+    require_method(config.method)
+    chosen = METHODS[config.method].Options
+    if type(config.options) is not chosen:  # another method: what both have keeps its values
+        before = {} if config.options is None else plain(dataclasses.asdict(config.options))
+        config = replace(config, options=merge(chosen(), fitting(chosen(), before), where))
+    for key in _own(values):
+        if key not in keys(chosen):
+            owners = [name for name in METHODS if key in keys(METHODS[name].Options)]
+            hint = (
+                f" (an option of {', '.join(owners)})" if owners else suggest(str(key), sorted(COMMON | keys(chosen)))
+            )
+            raise UsageError(f"{where}: unknown key {str(key)!r} for method {config.method}{hint}")
+    return replace(config, options=merge(config.options, _own(values), where))
+
+
 def override(config: Config, values: Mapping[str, Any], where: str) -> Config:
     """The configuration with some fields replaced, checked; `where` names the origin in an error."""
     return override_all(config, [(values, where)])
@@ -138,9 +155,27 @@ def override(config: Config, values: Mapping[str, Any], where: str) -> Config:
 def override_all(config: Config, changes: Sequence[tuple[Mapping[str, Any], str]]) -> Config:
     """The configuration with several (values, where) laid over it in order, and checked when all are there."""
     for values, where in changes:
-        config = merge(config, values, where)
-    check(config, ", ".join(where for _, where in changes))
+        config = _lay(config, values, where)
+    _check(config, ", ".join(where for _, where in changes))
     return config
+
+
+def _check(config: Config, where: str) -> None:
+    """Refuse a value out of its range, and values that contradict each other."""
+    for key, value, metadata in _fields(config):
+        allowed = metadata.get("range")
+        if allowed is not None and value is not None and not allowed[0] <= value <= allowed[1]:
+            raise UsageError(f"{where}: {key} must be between {allowed[0]:.10g} and {allowed[1]:.10g}, not {value}")
+    if config.views.size > config.views.resize:
+        raise UsageError(
+            f"{where}: views.size {config.views.size} is larger than views.resize {config.views.resize}; "
+            "a crop cannot be larger than the resized image"
+        )
+    if config.views.bank_views == 1:
+        raise UsageError(f"{where}: views.bank_views is 1, but a step draws two different views; use 2 or more")
+    contradiction = config.options.contradiction()
+    if contradiction is not None:
+        raise UsageError(f"{where}: {contradiction}")
 
 
 def assignment(text: str) -> dict[str, Any]:
@@ -176,7 +211,10 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 def to_dict(config: Config) -> dict[str, Any]:
     """The complete configuration as plain data, in the order of the fields."""
-    return plain(dataclasses.asdict(config))
+    found: dict[str, Any] = {}
+    for name, value in plain(dataclasses.asdict(config)).items():
+        found |= value if name == "options" else {name: value}
+    return found
 
 
 def leaves(data: Mapping[str, Any], path: str = "") -> dict[str, Any]:
@@ -189,21 +227,22 @@ def leaves(data: Mapping[str, Any], path: str = "") -> dict[str, Any]:
 
 def reasons(config: Config, found: list[Layer]) -> dict[str, str]:
     """Why each value of `compose` is what it is, by dotted key: the reason and, where a layer set it, which one."""
-    why = {key: metadata["why"] for key, metadata in _metadata(config)}
+    why = {key: metadata["why"] for key, _, metadata in _fields(config)}
     for layer in found:
         for key in leaves(layer.values):
-            why[key] = f"{layer.reasons.get(key, why[key])} [{layer.where}]"
+            if key in why:
+                why[key] = f"{layer.reasons.get(key, why[key])} [{layer.where}]"
     return why
 
 
-def _metadata(section: Any, path: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """What each field says of itself, by dotted key."""
+def _fields(section: Any, path: str = "") -> Iterator[tuple[str, Any, Mapping[str, Any]]]:
+    """Each value with its dotted key and what its field says of itself."""
     for field in dataclasses.fields(section):
         value = getattr(section, field.name)
         if dataclasses.is_dataclass(value):
-            yield from _metadata(value, f"{path}{field.name}.")
+            yield from _fields(value, path if field.name == "options" else f"{path}{field.name}.")
         else:
-            yield f"{path}{field.name}", field.metadata
+            yield f"{path}{field.name}", value, field.metadata
 
 
 def dump(config: Config) -> str:
@@ -213,18 +252,17 @@ def dump(config: Config) -> str:
 
 def load(path: Path) -> Config:
     """A configuration written by `dump`."""
-    return override(Config(), read_yaml(path), where=str(path))
+    return from_dict(read_yaml(path), where=str(path))
+
+
+def from_dict(values: Mapping[str, Any], where: str) -> Config:
+    """A configuration from what `to_dict` gave."""
+    return override(Config(), values, where)
 
 
 __all__ = [
-    "AblationConfig",
     "BackboneConfig",
-    "ClusteringConfig",
     "Config",
-    "DebiasedConfig",
-    "DetectorConfig",
-    "GcdConfig",
-    "HeadsConfig",
     "RunConfig",
     "ScheduleConfig",
     "ViewsConfig",

@@ -1,12 +1,17 @@
-"""The trained model on disk: tail and heads as safetensors, the rest as JSON. The frozen trunk is named, not stored."""
+"""The trained model on disk: tail and heads as safetensors, the rest as JSON. The frozen trunk is named, not stored.
+
+Its categories are the known classes, then the discovered ones, with ids that never change their meaning.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
@@ -14,16 +19,40 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from debgcd import config as configuration
-from debgcd.config import Config
 from debgcd.errors import DataError, UsageError
 from debgcd.files import new_folder, write_json, write_text
-from debgcd.methods import Method, create
+from debgcd.methods import create
+from debgcd.methods.base import Method, Sizes
 from debgcd.model.load import load_backbone
 from debgcd.model.network import Network
 from debgcd.model.precision import pick_device, pick_precision
-from debgcd.train.categories import Category
+from debgcd.options import Config
+from debgcd.progress import say
 
-FORMAT = 1
+FORMAT = 2  # raise it when what is in the folder changes its meaning
+
+
+@dataclass(frozen=True)
+class Category:
+    """One category; `id` is the class's name or new-01, ...; `name` is what people call it and may be edited."""
+
+    category: int
+    id: str
+    name: str
+    known: bool
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def categories(classes: Sequence[str], k: int) -> list[Category]:
+    """Categories 0..M-1 for the known classes in this order, M..k-1 as new-01, new-02, ..."""
+    found = [Category(i, name, name, True) for i, name in enumerate(classes)]
+    digits = max(2, len(str(k - len(classes))))
+    ids = (f"new-{number:0{digits}d}" for number in itertools.count(1))
+    free = (new for new in ids if new not in set(classes))  # a class may be called new-01: one found and kept before
+    found += [Category(i, new, new, False) for i, new in zip(range(len(classes), k), free, strict=False)]
+    return found
 
 
 @dataclass(frozen=True)
@@ -34,15 +63,22 @@ class Model:
     method: Method
     config: Config
     categories: list[Category]
+    images: int  # that it was trained on
+    sha256: str  # of its tensors
 
 
-def save_model(folder: Path, tensors: dict[str, Tensor], config: Config, categories: Sequence[Category]) -> None:
-    """Write the folder at one instant; the same training gives the same model.safetensors, byte for byte."""
+def save_model(
+    folder: Path, tensors: dict[str, Tensor], config: Config, categories: Sequence[Category], images: int
+) -> None:
+    """Write the folder at one instant; the same training gives the same model.safetensors, byte for byte.
+
+    images: how many it was trained on.
+    """
     known = sum(category.known for category in categories)
     with new_folder(folder) as new:
         content = save_tensors({name: value.cpu().contiguous() for name, value in tensors.items()})
         (new / "model.safetensors").write_bytes(content)  # not safetensors' own writing: it hides what a full disk says
-        facts = {"format": FORMAT, "known": known, "sha256": hashlib.sha256(content).hexdigest()}
+        facts = {"format": FORMAT, "known": known, "images": images, "sha256": hashlib.sha256(content).hexdigest()}
         write_json(new / "config.json", {**facts, "config": configuration.to_dict(config)})
         write_json(new / "categories.json", [category.to_json() for category in categories])
         write_text(new / "README.md", _card(config, categories))
@@ -52,12 +88,11 @@ def load_model(folder: Path, *, backbone: str | None, cache: Path, device: str =
     """Read a model folder; the trunk comes from where the model says, or from `backbone`, and must be the same weights."""
     try:
         facts = json.loads((folder / "config.json").read_text("utf-8"))
+        if facts["format"] != FORMAT:
+            raise ValueError(f"it has format {facts['format']}, this version of debgcd reads {FORMAT}")
         categories = read_categories(folder)
-        content = (folder / "model.safetensors").read_bytes()
-        if hashlib.sha256(content).hexdigest() != facts["sha256"]:
-            raise ValueError("the sha256 of model.safetensors does not match")
-        tensors = load_tensors(content)
-        config = configuration.override(Config(), facts["config"], where=str(folder / "config.json"))
+        tensors = _read_tensors(folder, facts["sha256"])
+        config = configuration.from_dict(facts["config"], where=str(folder / "config.json"))
         if config.k != len(categories) or None in (config.backbone.name, config.backbone.tuned_blocks):
             raise ValueError("config.json and categories.json are not of one model")
     except FileNotFoundError as error:
@@ -66,12 +101,11 @@ def load_model(folder: Path, *, backbone: str | None, cache: Path, device: str =
         ) from error
     except (ValueError, KeyError, TypeError, AttributeError, UsageError, SafetensorError) as error:
         raise DataError(f"the model in {folder} cannot be read ({error}); restore it or train again") from error
-    known = sum(category.known for category in categories)
-    method = create(config, known)
     assert config.backbone.name is not None and config.backbone.tuned_blocks is not None
     trunk = load_backbone(
         backbone or config.backbone.name,
         tuned_blocks=config.backbone.tuned_blocks,
+        tail_blocks=config.backbone.tail_blocks,
         image_size=config.views.size,
         revision=None if backbone else config.backbone.revision,
         cache=cache,
@@ -83,12 +117,46 @@ def load_model(folder: Path, *, backbone: str | None, cache: Path, device: str =
             f"the backbone {backbone or config.backbone.name} is not the one this model was trained on (its sha256 differs); "
             "point --backbone at the original weights"
         )
-    network = Network(trunk, method.heads(trunk.width))
+    known = sum(category.known for category in categories)
+    method = create(config, Sizes(trunk.width, len(categories), known, int(facts["images"])))
+    network = Network(trunk, method.heads())
     try:
         network.load_state(tensors)
     except (KeyError, ValueError) as error:
         raise DataError(f"the model in {folder} does not fit its own configuration ({error}); restore it") from error
-    return Model(network.to(pick_device(device)), method, config, categories)
+    return Model(network.to(pick_device(device)), method, config, categories, int(facts["images"]), facts["sha256"])
+
+
+def _read_tensors(folder: Path, sha256: str) -> dict[str, Tensor]:
+    content = (folder / "model.safetensors").read_bytes()
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise ValueError("the sha256 of model.safetensors does not match")
+    return load_tensors(content)
+
+
+def start_from(folder: Path, sha256: str | None, network: Network) -> frozenset[str]:
+    """Fill a network from a model folder, as far as it has the same tensors; the names of the heads that it filled.
+
+    The tail and the features' standardisation must be there; a head with another name or shape keeps its initial values.
+    """
+    try:
+        tensors = _read_tensors(folder, sha256 or "")
+    except (OSError, ValueError, SafetensorError) as error:
+        raise DataError(
+            f"the run starts from the model in {folder}, which cannot be read ({error}); restore it"
+        ) from error
+    own = network.state()
+    same = {name for name, value in own.items() if name in tensors and tensors[name].shape == value.shape}
+    lost = sorted(name for name in set(own) - same if not name.startswith("heads."))
+    if lost:
+        raise DataError(f"the run starts from the model in {folder}, which has no fitting {lost[0]}; choose another")
+    for name in same:
+        own[name].copy_(tensors[name])
+    heads = {name: {f"heads.{name}.{key}" for key in head.state_dict()} for name, head in network.heads.items()}
+    given = frozenset(name for name, parts in heads.items() if parts <= same)
+    new = sorted(set(heads) - given)
+    say(f"start: heads taken over: {', '.join(sorted(given)) or 'none'}; new: {', '.join(new) or 'none'}")
+    return given
 
 
 def read_categories(folder: Path) -> list[Category]:

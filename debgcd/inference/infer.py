@@ -1,0 +1,68 @@
+"""From centre crops to categories: the same for evaluation, for the end of a run and for new images."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from debgcd.methods.base import Method
+from debgcd.model.network import Network
+
+TOP = 3
+
+
+@dataclass(frozen=True)
+class Inference:
+    """What a network says of N images, in their order."""
+
+    top: NDArray[np.int64]  # (N, min(3, K)) categories, the most probable first
+    probability: NDArray[np.float32]  # of each of them
+    novelty: NDArray[np.float32] | None = None  # (N,) where the method has a detector and it was asked
+    others: dict[str, NDArray[np.int64]] = field(
+        default_factory=dict
+    )  # (N,) categories of further classifiers, by name
+
+    @property
+    def category(self) -> NDArray[np.int64]:
+        return self.top[:, 0]
+
+
+@torch.no_grad()
+def infer(
+    network: Network, method: Method, tokens: Iterable[Tensor], heads: Collection[str] | None = None
+) -> Inference:
+    """Categories of the images whose tokens these are; `heads` are asked besides the method's `answers` (None: all)."""
+    asked = {*method.answers, *(method.reported(network) if heads is None else heads)}
+    top, probability, scores, others = [], [], [], []
+    for batch in tokens:
+        output = network(batch, asked)
+        p, *further = (said := method.scores(output)).values()
+        best = p.topk(min(TOP, p.shape[1]), dim=1)
+        top.append(best.indices)
+        probability.append(best.values)
+        novelty = method.novelty(output)
+        scores += [] if novelty is None else [novelty]
+        others.append(dict(zip(list(said)[1:], (q.argmax(1) for q in further), strict=True)))
+    columns = top[0].shape[1] if top else TOP
+    return Inference(
+        top=_join(top, np.int64).reshape(-1, columns),
+        probability=_join(probability, np.float32).reshape(-1, columns),
+        novelty=_join(scores, np.float32) if scores or not top else None,
+        others={name: _join([part[name] for part in others], np.int64) for name in (others[0] if others else {})},
+    )
+
+
+@torch.no_grad()
+def features(network: Network, tokens: Iterable[Tensor]) -> Tensor:
+    """(N, width) features of the images whose tokens these are."""
+    parts = [network(batch, ()).feature for batch in tokens]
+    return torch.cat(parts) if parts else torch.empty(0, network.backbone.width)
+
+
+def _join(parts: list[Tensor], dtype: type) -> NDArray:
+    return torch.cat(parts).cpu().numpy().astype(dtype) if parts else np.empty(0, dtype)

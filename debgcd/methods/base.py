@@ -1,0 +1,182 @@
+"""What a method of category discovery is to the rest of the program.
+
+A method is a subclass of `Method` that overrides what it needs; every default does nothing. It holds no state. What training
+changes lives in the network: in its tail, in the heads (which become the model) and in `network.memory` (which is only in
+checkpoints). So a run that is killed resumes to the same bytes, whatever a method remembers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from debgcd.data.draws import uniform
+from debgcd.data.sampler import Draws, Sampler, half_labelled
+from debgcd.model.backbone import Cut
+from debgcd.model.heads import merged
+from debgcd.model.network import Network, Output
+from debgcd.options import Config, Options
+from debgcd.schedules import Progress
+
+TEMPERATURE = 0.1  # of the probabilities that a classifier of cosines reports
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What the shapes of heads and memory may depend on."""
+
+    width: int  # of the feature
+    k: int  # categories, known and new
+    known: int
+    images: int  # in training
+
+
+@dataclass(frozen=True)
+class Batch:
+    """B drawn images with V views each: V·B rows, first views of all images, then second views, ...
+
+    Which rows are labelled is given as numbers, never as a mask: how many there are decides the shapes of what follows, and
+    a mask on a GPU would have to be waited for to know.
+    """
+
+    tokens: Tensor  # (V·B, ...) of the trunk
+    image: Tensor  # (B,) numbers of the training images
+    labelled: Tensor  # (V·L,) rows of the L labelled images, view by view
+    free: Tensor  # (V·F,) rows of the other images, view by view
+    y: Tensor  # (L,) the labels
+    draw: NDArray[np.int64]  # (B,) each draw's number: what randomness is a function of
+    seed: int = 0
+
+    @classmethod
+    def of(
+        cls, tokens: Tensor, draws: Draws, label: NDArray[np.int64], device: torch.device | str, seed: int = 0
+    ) -> Batch:
+        """label: (B,) of the drawn images, -1 where there is none; all numbers reach the device in one copy."""
+        views = len(tokens) // len(label)
+        starts = len(label) * np.arange(views)[:, None]
+        labelled, free = np.flatnonzero(label >= 0), np.flatnonzero(label < 0)
+        parts = [draws.image, (starts + labelled).ravel(), (starts + free).ravel(), label[labelled]]
+        rows = torch.from_numpy(np.concatenate(parts))
+        if torch.device(device).type == "cuda":
+            rows = rows.pin_memory().to(device, non_blocking=True)  # from other memory the copy would be waited for
+        image, labelled_rows, free_rows, y = rows.to(device).split([len(part) for part in parts])
+        return cls(tokens, image, labelled_rows, free_rows, y, draws.draw, seed)
+
+    def uniform(self, stream: str) -> Tensor:
+        """Random numbers in [0, 1), one per image: (B,). A function of (seed, stream, draw), so nothing needs saving."""
+        return torch.from_numpy(uniform(self.seed, stream, self.draw)).to(self.image.device, torch.float32)
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What a method's loss says of one batch."""
+
+    total: Tensor  # a scalar with gradient
+    terms: Mapping[str, Tensor | float]  # for the log: each term unweighted, temperatures, ...
+    hard_label: Tensor | None = None  # (V·B,) the category that each row taught another classifier, -1 where none
+
+
+@dataclass(frozen=True)
+class Context:
+    """What hooks outside the steps may look at, and change in the network."""
+
+    network: Network
+    features: Callable[[], Tensor]  # (N, width) of all training images' centre crops, computed when called
+    label: Tensor  # (N,), -1 where there is none
+    given: frozenset[str] = frozenset()  # heads that came from the run this one started from
+
+
+class Method:
+    """A method; see above. `loss` is the only function that a method with gradients must have besides `heads`."""
+
+    Options: ClassVar[type[Options]] = Options  # what it can be told
+    cut: ClassVar[Cut] = Cut(tuned=1)  # where the frozen trunk ends, unless the configuration says otherwise
+    trains: ClassVar[bool] = True  # False: there are no steps; the heads come from `begin` and `settle` alone
+    clusters: ClassVar[bool] = False  # categories are clusters; an evaluation during training clusters each split alone
+    resamples: ClassVar[bool] = False  # a new sampler at the start of every epoch
+    answers: ClassVar[tuple[str, ...]] = ("classifier",)  # heads that the category of an image needs
+    detectors: ClassVar[tuple[str, ...]] = ("detector",)  # heads that its novelty needs, where they are there
+
+    def __init__(self, config: Config, sizes: Sizes):
+        self.config, self.sizes = config, sizes
+        self.options: Any = config.options
+
+    # What there is.
+
+    def heads(self) -> nn.ModuleDict:
+        """The heads on the feature. Their names are free; each has `reset(generator)` if it has parameters."""
+        raise NotImplementedError
+
+    def memory(self, network: Network) -> nn.Module:
+        """What is remembered between steps besides the heads: buffers. It is in checkpoints and not in the model."""
+        return nn.Module()
+
+    def sampler(self, label: NDArray[np.int64], batch: int, network: Network) -> Sampler:
+        """Which images a step sees, a function of (seed, step); of the memory only what `epoch` wrote may count."""
+        return Sampler(half_labelled(label), batch, self.config.seed)
+
+    # What happens when.
+
+    def begin(self, context: Context) -> None:
+        """Before the first step: where the heads start from."""
+
+    def epoch(self, context: Context, progress: Progress) -> None:
+        """Before the first step of every epoch."""
+
+    def loss(self, network: Network, batch: Batch, progress: Progress) -> Loss:
+        """The loss of a batch. Nothing in it may wait for a GPU."""
+        raise TypeError(f"{self.config.method} has nothing to train")
+
+    def learns(self, progress: Progress) -> tuple[str, ...]:
+        """Starts of the names of those parameters that this step changes, as in `Network.trained`."""
+        return ("",)
+
+    def stepped(self, network: Network, progress: Progress) -> None:
+        """After the optimiser's step."""
+
+    def settle(self, context: Context) -> None:
+        """At the end: fill the heads that no gradient trains."""
+
+    # What is reported.
+
+    def scores(self, output: Output) -> dict[str, Tensor]:
+        """Probabilities (N, K) of each classifier that was asked, by the name it has in evaluation.json.
+
+        The first one says the categories.
+        """
+        return {"gcd": (output["classifier"] / TEMPERATURE).softmax(1)}
+
+    def novelty(self, output: Output) -> Tensor | None:
+        """(N,) in 0..1, near 1 where no known class fits; None without a detector."""
+        return None
+
+    def reported(self, network: Network) -> set[str]:
+        """The heads that `scores` and `novelty` can use: all but projections, which only training needs."""
+        return set(network.heads) - {"projection"}
+
+    # What is left of K categories at the end.
+
+    per_category: ClassVar[tuple[str, ...]] = ("classifier",)  # heads whose weight has a row per category
+
+    def prototypes(self, network: Network) -> Tensor:
+        """(K, width): one direction per category."""
+        return weight(network, "classifier")
+
+    def merge(self, network: Network, images: NDArray[np.int64], groups: list[list[int]]) -> None:
+        """Keep one category per group of categories; images: (K,) how many are in each."""
+        for name in set(self.per_category) & set(network.heads):
+            rows = weight(network, name)
+            rows.data = merged(rows.data, images, groups)
+
+
+def weight(network: Network, head: str) -> Tensor:
+    """The weight of a head of prototypes or centres: a row per category."""
+    found = network.heads[head].weight
+    assert isinstance(found, Tensor)
+    return found

@@ -1,0 +1,196 @@
+"""What a run leaves open is decided here, once, before anything is trained; each decision is said in one line.
+
+Preset, method, backbone, precision, which model is kept, view bank, image cache; and K, which needs the features.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from debgcd import config as configuration
+from debgcd.cluster.estimate_k import Estimate, Way, estimate_k
+from debgcd.data.image_cache import decide_image_cache
+from debgcd.data.manifest import Manifest
+from debgcd.errors import DataError, UsageError
+from debgcd.files import write_json, write_text
+from debgcd.inference.model import load_model
+from debgcd.inference.tokens import Tokens
+from debgcd.machine import cache_folder
+from debgcd.methods import METHODS
+from debgcd.model.backbone import Backbone
+from debgcd.model.load import load_backbone, load_default
+from debgcd.model.precision import gains_from_bf16, pick_device, pick_precision
+from debgcd.options import Config, ViewsConfig
+from debgcd.progress import progress, say
+from debgcd.store import amount
+from debgcd.train.bank import bank_bytes, has_bank, token_shape
+from debgcd.train.loop import length
+from debgcd.train.run import Run
+from debgcd.train.setup import frozen_features
+
+FEW_IMAGES = 5000  # 200 epochs of the paper are too few steps below this
+
+
+def choose_preset(manifest: Manifest) -> str:
+    """`small` without a GPU or for few images, else `paper`."""
+    images = len(manifest.training_rows)
+    if pick_device("auto").type == "cpu":
+        name, why = "small", "there is no GPU"
+    elif images < FEW_IMAGES:
+        name, why = "small", f"there are only {images} images"
+    else:
+        name, why = "paper", f"there are {images} images and a GPU"
+    say(f"preset: {name}, because {why} (choose another with --preset)")
+    return name
+
+
+def decide(config: Config, manifest: Manifest) -> tuple[Config, Backbone]:
+    """The configuration with all but K decided, and its backbone."""
+    cache, paths = cache_folder(config.run.cache), manifest.training_paths
+    if METHODS[config.method].trains and not length(config.schedule, len(paths)).steps:
+        say("method: sskmeans, because nothing is trained in 0 steps: semi-supervised k-means on frozen features")
+        config = configuration.override(config, {"method": "sskmeans"}, "0 steps")
+    if config.start is not None:
+        config = _from_start(config, cache)
+    config, backbone = _decide_backbone(config, cache)
+    if config.model_kept == "best-old" and not manifest.select(manifest.test_rows).has_truth:
+        say("model kept: the last, because there is no test split with truth to choose the best by")
+        config = replace(config, model_kept="last")
+    long, views = length(config.schedule, len(paths), METHODS[config.method].trains), config.views
+    if not long.steps:
+        views = replace(views, bank_views=0)  # the centre crops are all it needs
+    elif views.bank != "off" and views.bank_views < 2:
+        raise UsageError(f"a view bank for training needs views.bank_views of 2 or more, not {views.bank_views}")
+    bank = _decide_bank(config, backbone, paths, views, cache)
+    draws = long.steps * long.batch / len(paths) * (views.fresh if bank else 1.0)
+    keep = decide_image_cache(config.run.image_cache, len(paths), views.resize, draws, cache)
+    views = replace(views, bank="on" if bank else "off")
+    return replace(config, views=views, run=replace(config.run, image_cache="on" if keep else "off")), backbone
+
+
+def _from_start(config: Config, cache: Path) -> Config:
+    """Where the run starts from, as an absolute path with the model's hash; the network is cut as there."""
+    assert config.start is not None
+    folder = Path(config.start).absolute()
+    model = folder / "model" if (folder / "model").is_dir() else folder
+    found = load_model(model, backbone=None, cache=cache, device="cpu")
+    there, wanted = found.config.backbone, config.backbone
+    if wanted.name is not None and wanted.name != there.name:
+        raise UsageError(f"the run starts from {folder}, whose backbone is {there.name}; it cannot have {wanted.name}")
+    if wanted.tuned_blocks not in (None, there.tuned_blocks):
+        raise UsageError(
+            f"the run starts from {folder}, which tunes {there.tuned_blocks} blocks; leave backbone.tuned_blocks out"
+        )
+    views = replace(config.views, size=found.config.views.size, resize=found.config.views.resize)
+    say(f"start: the network of {folder} ({found.config.method}, {len(found.categories)} categories)")
+    return replace(config, start=str(model), start_sha256=found.sha256, backbone=there, views=views)
+
+
+def _decide_backbone(config: Config, cache: Path) -> tuple[Config, Backbone]:
+    wanted, cut, size = config.backbone, METHODS[config.method].cut, config.views.size
+    tuned = cut.tuned if wanted.tuned_blocks is None else wanted.tuned_blocks
+    tail = max(tuned, cut.tail or 0) if wanted.tail_blocks is None else wanted.tail_blocks
+    device = pick_device(config.run.device)
+    precision = pick_precision(config.run.precision, device)
+    if precision == "bf16" and not gains_from_bf16(device):
+        say("precision: bf16, which this device emulates slowly (choose another with --set run.precision=fp32)")
+    if wanted.name is None:
+        backbone, line = load_default(
+            tuned_blocks=tuned, tail_blocks=tail, image_size=size, cache=cache, precision=precision
+        )
+        say(line)
+    else:
+        # absolute, because a run may be resumed from another folder
+        name = os.path.abspath(wanted.name) if Path(wanted.name).exists() else wanted.name
+        say(f"backbone: {name} (choose another with --backbone)")
+        backbone = load_backbone(
+            name,
+            tuned_blocks=tuned,
+            tail_blocks=tail,
+            image_size=size,
+            revision=wanted.revision,
+            cache=cache,
+            precision=precision,
+        )
+    identity = backbone.identity
+    chosen = replace(
+        wanted,
+        name=identity.name,
+        revision=identity.revision,
+        sha256=identity.sha256,
+        tuned_blocks=tuned,
+        tail_blocks=tail,
+    )
+    return replace(config, backbone=chosen, run=replace(config.run, precision=precision)), backbone
+
+
+def run_backbone(run: Run) -> Backbone:
+    """The backbone that a run began with."""
+    wanted, precision = run.config.backbone, run.config.run.precision
+    assert wanted.name is not None and wanted.tuned_blocks is not None and precision != "auto"
+    backbone = load_backbone(
+        wanted.name,
+        tuned_blocks=wanted.tuned_blocks,
+        tail_blocks=wanted.tail_blocks,
+        image_size=run.config.views.size,
+        revision=wanted.revision,
+        cache=cache_folder(run.config.run.cache),
+        precision=precision,
+    )
+    if backbone.identity.sha256 != wanted.sha256:
+        raise DataError(
+            f"the weights of {wanted.name} are not those the run in {run.folder} began with (their sha256 differs); "
+            "put the original ones back"
+        )
+    return backbone
+
+
+def _decide_bank(config: Config, backbone: Backbone, paths: list[Path], views: ViewsConfig, cache: Path) -> bool:
+    """Whether the run has a view bank; "auto" takes one if it is there or fits into half of the free disk."""
+    if views.bank == "off" or views.fresh == 1:
+        return False
+    early = METHODS[config.method].cut.early
+    if early:
+        say(f"view bank: off, because {config.method} learns {early}, so that the trunk's tokens cannot be kept")
+        return False
+    size = bank_bytes(len(paths), views, token_shape(backbone, views.size))
+    cache.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(cache).free
+    takes = views.bank == "on" or size <= free / 2 or has_bank(backbone, backbone.tail_blocks, paths, views, cache)
+    which = f"{views.bank_views} views" if views.bank_views else "the centre crops"
+    say(
+        f"view bank: {'on' if takes else 'off'} ({amount(size)} for {which} of {len(paths)} images; "
+        f"{amount(free)} free in {cache})"
+    )
+    return takes
+
+
+def decide_k(run: Run, backbone: Backbone, tokens: Tokens) -> Run:
+    """Estimate K for a run that leaves it open; written to estimate.json and config.yaml, so that `resume` keeps it."""
+    label = run.manifest.training_labels
+    found = estimate(frozen_features(backbone, tokens, run.manifest.training_paths), label, run.config.seed)
+    k = min(found.k * run.config.k_times, len(label))
+    times = f", {run.config.k_times} times that is" if run.config.k_times > 1 else ";"
+    say(f"categories: about {found.k} ({found.low} to {found.high}){times} K = {k} (choose another with --k)")
+    write_json(run.folder / "estimate.json", found.to_json())
+    config = replace(run.config, k=k, prune=True)
+    write_text(run.folder / "config.yaml", configuration.dump(config))
+    return replace(run, config=config)
+
+
+def estimate(
+    features: Tensor, label: NDArray[np.int64], seed: int, way: Way = "consensus", most: int | None = None
+) -> Estimate:
+    """`estimate_k` with a progress bar, and a warning where little can be told."""
+    if label.max() == 0:
+        say("categories: one known class cannot tell how wide a category is; give K instead of estimating it")
+    with progress("estimating K") as report:
+        return estimate_k(features.cpu(), torch.from_numpy(label), way=way, most=most, seed=seed, on_progress=report)
