@@ -160,6 +160,18 @@ def override_all(config: Config, changes: Sequence[tuple[Mapping[str, Any], str]
     return config
 
 
+def fitted(config: Config, values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The part of the values that the configuration's method has options for; refused where no method has one."""
+    known = set(leaves(to_dict(config)))
+    for name in METHODS:
+        known |= set(leaves(plain(dataclasses.asdict(METHODS[name].Options()))))
+    for key in leaves(values):
+        if key not in known:
+            raise UsageError(f"{where}: unknown key {key!r}{suggest(key, sorted(known))}")
+    common = {key: value for key, value in values.items() if key in COMMON}
+    return common | fitting(config.options, values)
+
+
 def _check(config: Config, where: str) -> None:
     """Refuse a value out of its range, and values that contradict each other."""
     for key, value, metadata in _fields(config):

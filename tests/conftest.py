@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -13,6 +14,8 @@ import pytest
 from miniatures import Made
 from PIL import Image
 
+from debgcd import config as configuration
+from debgcd.methods import METHODS
 from debgcd.data.benchmarks import Facts, facts_of, resolve
 
 COLOURS = {"cat": (210, 60, 50), "dog": (60, 190, 70), "owl": (60, 80, 210)}  # owl: no label names it
@@ -158,9 +161,18 @@ def command(capsys: pytest.CaptureFixture[str]) -> Command:
 def train_arguments(source: Path, run: Path, *more: object, **settings: object) -> list[str]:
     """`debgcd train` of a few fast steps; a setting is named with __ for the dot: schedule__steps=6."""
     changed = {name.replace("__", "."): value for name, value in settings.items()}
-    sets = [word for name, value in {**FAST, **changed}.items() for word in ("--set", f"{name}={value}")]
+    method = str(more[more.index("--method") + 1]) if "--method" in more else "debgcd"
+    fast = {name: value for name, value in FAST.items() if name in _options(method)}
+    sets = [word for name, value in {**fast, **changed}.items() for word in ("--set", f"{name}={value}")]
     fixed = ["train", source, "-o", run, "--k", 3, "--preset", "small", "--backbone", "lite0", "--workers", 0]
     return [str(word) for word in [*fixed, "--bank", "off", *sets, *more]]
+
+
+@functools.cache
+def _options(method: str) -> set[str]:
+    """Every key that a run with this method may have."""
+    known = method if method in METHODS else "debgcd"
+    return set(configuration.leaves(configuration.to_dict(configuration.compose("small", method=known))))
 
 
 @pytest.fixture

@@ -17,15 +17,17 @@ PACKAGE = ROOT / "debgcd"
 
 # A module may import from its own room and from those before it.
 ROOMS = [
-    {"errors", "files", "progress", "store", "schedules", "overlay", "machine", "config"},
+    {"errors", "files", "progress", "store", "schedules", "overlay", "options", "machine"},
     {"data"},
     {"model"},
     {"losses"},
     {"evaluate"},
     {"cluster"},
     {"methods"},
+    {"config"},
+    {"inference"},
     {"train"},
-    {"predict", "check", "estimate", "discoverer"},
+    {"check", "estimate", "discoverer"},
     {"figures"},
     {"demo"},
     {"bench"},

@@ -20,7 +20,7 @@ from debgcd.evaluate import score
 COLUMNS = ["path", "category", "id", "name", "known", "confidence", "novelty"]
 COLUMNS += ["top1_id", "top1_p", "top2_id", "top2_p", "top3_id", "top3_p"]
 HAS_NOVELTY = {"debgcd": True, "simgcd": False, "gcd": True, "sskmeans": True, "kmeans": False}
-METHODS = list(HAS_NOVELTY)
+METHODS = ("debgcd", "simgcd", "gcd", "kmeans", "sskmeans", "detector")
 
 Train = Callable[..., Any]
 Command = Callable[..., Any]
@@ -88,12 +88,8 @@ def test_predictions(train: Train, command: Command, shared_csv: Path, tmp_path:
 
 
 def test_help_names_every_method(command: Command) -> None:
-    from debgcd.methods import METHODS as THERE
-
-    assert set(METHODS) == set(THERE)
-    (line,) = [line for line in command("train", "--help").out.splitlines() if "debgcd (default)" in line]
-    for method in METHODS:
-        assert method in line.replace(",", " ").split()
+    told = " ".join(command("train", "--help").out.split())
+    assert f"default debgcd; one of {', '.join(METHODS)} " in told + " "
 
 
 def test_fewer_than_three_categories(train: Train, shared_folder: Path, tmp_path: Path) -> None:

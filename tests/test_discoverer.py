@@ -23,6 +23,7 @@ SETTINGS = {
     "schedule": {"steps": 3, "batch": 8},
     "run": {"workers": 0},
 }
+PLAIN = {name: value for name, value in SETTINGS.items() if name != "heads"}  # k-means has none
 K, WIDTH = 4, 1280
 LABELS = ["cat", "ant", "cat", "ant"] + [None] * 12
 
@@ -116,7 +117,7 @@ def test_unlabelled_is_minus_one_none_or_nan(
 
 def test_numbers_as_labels_are_sorted_as_text(tmp_path: Path) -> None:
     y = np.array([10, 9, 10, 9] + [-1] * 12)
-    found = new(tmp_path, method="kmeans").fit(arrays(), y)
+    found = new(tmp_path, method="kmeans", overrides=PLAIN).fit(arrays(), y)
     assert [category.id for category in found.categories_[:2]] == ["10", "9"]
 
 
@@ -185,7 +186,7 @@ def test_before_fit_there_is_nothing_to_ask(tmp_path: Path, paths: list[Path]) -
 
 
 def test_k_means_has_no_novelty(tmp_path: Path, paths: list[Path]) -> None:
-    found = new(tmp_path, method="kmeans").fit(paths, LABELS)
+    found = new(tmp_path, method="kmeans", overrides=PLAIN).fit(paths, LABELS)
     assert found.predict(paths).max() < K
     with pytest.raises(UsageError, match="kmeans has no novelty detector"):
         found.novelty(paths)

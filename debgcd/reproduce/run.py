@@ -133,7 +133,7 @@ def _rows(wish: Wish, name: str) -> dict[str, Config]:
         else:
             config = configuration.compose("small", method=method)
         config = replace(config, run=replace(config.run, cache=str(wish.cache.absolute())))
-        changes = [(settings, "--set") for settings in wish.settings]
+        changes = [(configuration.fitted(config, settings, "--set"), "--set") for settings in wish.settings]
         changes.append((values, f"{wish.experiment.name}, row {row}"))
         if wish.scale == "small" and wish.experiment.estimated_k:  # features of one cut: all rows have one estimate
             changes.append(({"backbone": {"tuned_blocks": 2}}, row))

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import peer_oracles as oracles
 import pytest
 import torch
@@ -9,7 +10,14 @@ from test_losses import CLASSIFIER, PRECISIONS, close, cosines, drawn, extreme_r
 from torch import Tensor
 
 from debgcd import losses
+from debgcd.data.sampler import Draws
 from debgcd.methods.base import Batch
+
+
+def rows_of(label: Tensor, device: str = "cpu") -> Batch:
+    """Two views of images with these labels; the tokens are not looked at."""
+    numbers = np.arange(len(label))
+    return Batch.of(torch.empty(2 * len(label), 1), Draws(numbers, numbers), label.numpy(), device)
 
 
 @pytest.mark.parametrize(("seed", "rows", "categories"), drawn(CLASSIFIER))
@@ -235,7 +243,7 @@ def test_arguments_of_another_shape_are_refused():
 @pytest.mark.parametrize("label", [[0, -1, 2, 0], [-1, -1], [1, 1]])
 def test_nothing_asks_the_device_for_a_value(label: list[int]):
     """Tensors on the meta device have none. The rows come from a batch, as in a method."""
-    batch = Batch.of(torch.tensor(label).numpy(), "meta")
+    batch = rows_of(torch.tensor(label), "meta")
     images, known = len(label), len(batch.y)
     logits, feature = torch.empty(2 * images, 5, device="meta"), torch.empty(2 * images, 3, device="meta")
     u = losses.uncertainty(logits[batch.free].softmax(1))

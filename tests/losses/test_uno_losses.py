@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import peer_oracles as oracles
 import pytest
 import torch
@@ -9,7 +10,14 @@ from test_losses import CLASSIFIER, cosines, drawn, generator, normal, uniform
 from torch import Tensor
 
 from debgcd import losses
+from debgcd.data.sampler import Draws
 from debgcd.methods.base import Batch
+
+
+def batch_of(label: Tensor, device: str = "cpu") -> Batch:
+    """Two views of images with these labels; the tokens are not looked at."""
+    numbers = np.arange(len(label))
+    return Batch.of(torch.empty(2 * len(label), 1), Draws(numbers, numbers), label.numpy(), device)
 
 
 def same(actual: Tensor, expected: list, tolerance: float = 1e-10) -> None:
@@ -85,7 +93,7 @@ def test_a_constant_on_all_logits_leaves_sinkhorn_as_it_is():
 def test_swapped_targets(seed: int, images: int, categories: int, heads: int):
     logits = heads_of(seed, heads, 2 * images, categories)
     label = some_labels(seed, images)
-    batch = Batch.of(torch.tensor(label).numpy())
+    batch = batch_of(torch.tensor(label))
     iterations, epsilon = [(3, 0.05), (2, 0.3)][seed % 2]
     found = losses.swapped_targets(logits, batch.labelled, batch.free, batch.y, iterations, epsilon)
     same(found, oracles.swapped_targets(logits.tolist(), label, iterations, epsilon))
@@ -95,14 +103,14 @@ def test_swapped_targets_by_hand():
     """The first image has label 2. The others are sure of one category each, in the second view of the opposite one."""
     first = torch.tensor([[1.0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]])
     second = torch.tensor([[1.0, 0, 0], [0, 1, 0], [1, 0, 0], [0, 0, 1]])
-    batch = Batch.of(torch.tensor([2, -1, -1, -1]).numpy())
+    batch = batch_of(torch.tensor([2, -1, -1, -1]))
     found = losses.swapped_targets(torch.cat([first, second])[None], batch.labelled, batch.free, batch.y)
     assert found[0].argmax(1).tolist() == [2, 1, 0, 2, 2, 0, 1, 2]
 
 
 def test_the_targets_are_constants():
     logits = heads_of(0, 2, 8, 4).requires_grad_()
-    batch = Batch.of(torch.tensor([0, -1, -1, 1]).numpy())
+    batch = batch_of(torch.tensor([0, -1, -1, 1]))
     assert not losses.sinkhorn(logits).requires_grad
     assert not losses.swapped_targets(logits, batch.labelled, batch.free, batch.y).requires_grad
     targets = logits.detach().softmax(2).requires_grad_()
@@ -123,7 +131,7 @@ def test_swapped(seed: int, rows: int, categories: int, heads: int, temperature:
 
 def test_swapped_with_labels_alone_is_the_cross_entropy():
     logits, y = heads_of(1, 2, 8, 5), torch.tensor([0, 2, 1, 1])
-    batch = Batch.of(y.numpy())
+    batch = batch_of(y)
     found = losses.swapped(logits, losses.swapped_targets(logits, batch.labelled, batch.free, batch.y))
     same(found, [losses.supervised(head, y.repeat(2)).item() for head in logits])
 
@@ -132,14 +140,14 @@ def test_swapped_tells_the_better_head():
     """One head says the same of both views, the other one does not."""
     rows = torch.eye(4, dtype=torch.float64)
     logits = torch.stack([torch.cat([rows, rows]), torch.cat([rows, rows.roll(1, 0)])])
-    batch = Batch.of(torch.full((4,), -1).numpy())
+    batch = batch_of(torch.full((4,), -1))
     value = losses.swapped(logits, losses.swapped_targets(logits, batch.labelled, batch.free, batch.y))
     assert value.argmin() == 0
 
 
 def test_over_clustering_heads_have_more_columns_than_there_are_categories():
     label = [1, -1, 0, -1, -1]
-    batch = Batch.of(torch.tensor(label).numpy())
+    batch = batch_of(torch.tensor(label))
     logits = heads_of(3, 2, 10, 11)
     found = losses.swapped_targets(logits, batch.labelled, batch.free, batch.y)
     same(found, oracles.swapped_targets(logits.tolist(), label))
@@ -171,7 +179,7 @@ def test_extreme_logits_have_finite_losses_and_gradients():
 
 
 def test_float32_is_close_to_float64_and_inputs_are_not_modified():
-    logits, batch = heads_of(4, 3, 8, 5).float(), Batch.of(torch.tensor([0, -1, 2, -1]).numpy())
+    logits, batch = heads_of(4, 3, 8, 5).float(), batch_of(torch.tensor([0, -1, 2, -1]))
     before = logits.clone()
     values = []
     for x in (logits, logits.double()):
@@ -219,7 +227,7 @@ def test_arguments_of_another_shape_are_refused():
 @pytest.mark.parametrize("label", [[0, -1, 2], [-1, -1], [1, 1]])
 def test_nothing_asks_the_device_for_a_value(label: list[int]):
     """Tensors on the meta device have none."""
-    batch = Batch.of(torch.tensor(label).numpy(), "meta")
+    batch = batch_of(torch.tensor(label), "meta")
     logits = torch.empty(2, 2 * len(label), 5, device="meta")
     value = losses.swapped(logits, losses.swapped_targets(logits, batch.labelled, batch.free, batch.y))
     assert value.is_meta and value.shape == (2,)
