@@ -129,11 +129,11 @@ def test_a_run_inside_the_set_is_refused_and_beside_it_is_not(command: Command, 
 
 
 WRONG = {
-    "nothing": ([], "say which images"),
+    "nothing": ([], "no images given"),
     "both": (["photos", "--benchmark", "cub", "--root", "."], "either PATH"),
     "no root": (["--benchmark", "cub"], "needs --root DIR"),
-    "a root alone": (["photos", "--root", "."], "belong to --benchmark"),
-    "a split alone": (["photos", "--split", "stratified"], "belong to --benchmark"),
+    "a root alone": (["photos", "--root", "."], "need --benchmark"),
+    "a split alone": (["photos", "--split", "stratified"], "need --benchmark"),
     "unknown": (["--benchmark", "cubs", "--root", "."], "did you mean 'cub'?"),
     "unknown split": (["--benchmark", "cub", "--root", ".", "--split", "random"], "--split"),
     "no such root": (["--benchmark", "cub", "--root", "nowhere"], "no folder"),

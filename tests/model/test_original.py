@@ -143,5 +143,5 @@ def test_broken_or_absent_original_file(tmp_path: Path) -> None:
     (tmp_path / "junk.pth").write_bytes(b"not a zip file")
     with pytest.raises(DataError, match="damaged"):
         load(tmp_path / "junk.pth")
-    with pytest.raises(DataError, match="there is no file"):
+    with pytest.raises(DataError, match="no file"):
         load(tmp_path / "absent.pth")

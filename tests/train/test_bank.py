@@ -274,7 +274,7 @@ def test_auto_takes_a_bank_that_is_there_though_the_disk_is_full(
 
 def test_no_room_for_a_bank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 1000}))
-    with pytest.raises(DataError, match="make room, use --cache on another disk, or --bank off"):
+    with pytest.raises(DataError, match="free some space, choose another cache folder, or do without it"):
         build(small(tmp_path, 2), tmp_path / "cache")
     assert banks(tmp_path / "cache") == {}
 

@@ -193,7 +193,7 @@ def test_a_full_disk_at_a_checkpoint(
         patch.setattr(Path, "write_bytes", full)
         said = train(shared_folder, run)
     assert said.code == 3
-    assert "No space left on device" in said.complaint and f"to go on: debgcd resume {run}" in said.complaint
+    assert "No space left on device" in said.complaint and f"to continue: debgcd resume {run}" in said.complaint
     assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-00000003"]  # the whole one, and no half
     assert command("resume", run).code == 0
     assert result(run) == result(whole)
