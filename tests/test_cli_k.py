@@ -50,7 +50,7 @@ def test_a_given_k_is_kept_whether_used_or_not(train: Command, shared_csv: Path,
         used = {row["id"] for row in csv.DictReader(file)}
     known = len({"cat", "dog"} - used)
     assert len(used) < 9
-    line = f"{len(used)} of 9 categories are in use; without an unlabelled image: {known} known, {9 - len(used) - known} new"
+    line = f"{len(used)} of 9 categories are in use; categories without unlabelled images: {known} known, {9 - len(used) - known} new"
     assert line in said.out.splitlines()
     assert json.loads((run / "evaluation.json").read_text("utf-8"))["k"] == 9
     assert not (run / "estimate.json").exists()

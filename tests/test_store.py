@@ -339,7 +339,7 @@ def test_a_damaged_store_is_computed_again(
     capsys.readouterr()
     assert content(open_store(tmp_path / "new", again.recipe).folder) == whole and again.starts == [0]
     said = capsys.readouterr().err.splitlines()
-    assert said == [f"view bank: {place} is damaged or not what its name says; computing it again"]
+    assert said == [f"view bank: {place} is damaged or does not match its name; computing it again"]
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
@@ -386,7 +386,7 @@ class Pair:
         monkeypatch.setattr(store, "say", lambda text: self.news[1].send(text))
         self.second = FORK.Process(target=self.want, daemon=True)
         self.second.start()
-        assert self.hear() == "view bank: another run is computing it; waiting for that"
+        assert self.hear() == "view bank: another run is computing it; waiting"
 
     def compute(self) -> None:
         def on_batch(start: int) -> None:

@@ -39,7 +39,7 @@ def test_shards_are_one_model(tmp_path: Path) -> None:
         ("config.json", '{"model_type": "bert"}', "model_type bert; use .*vit, dinov2, dinov2_with_registers, dinov3"),
         ("config.json", '{"model_type": "vit", "hidden_size": "wide"}', "not valid|do not fit"),
         ("config.json", '{"model_type": "vit", "hidden_size": 64}', "do not (match|fit)"),
-        ("config.json", '{"model_type": "vit", "num_channels": 1}', "three channels"),
+        ("config.json", '{"model_type": "vit", "num_channels": 1}', "RGB images"),
         ("model.safetensors", None, "no model.safetensors"),
         ("model.safetensors", "garbage", "cannot be read as safetensors"),
         ("preprocessor_config.json", '{"image_mean": [0.5]}', "three numbers"),

@@ -64,7 +64,7 @@ def test_methods_that_are_not_here() -> None:
     rows = [ran("DebGCD", "cub", 0, (60, 60, 60))]
     full, small = page(made("ssb", rows)), page(made("ssb", rows, scale="small"))
     assert row(full, "PromptCAL") == ["62.9", "64.4", "62.1", *["–"] * 6]
-    assert "| PromptCAL" not in small and "not a reproduction" in small and "not a reproduction" not in full
+    assert "| PromptCAL" not in small and "does not reproduce" in small and "does not reproduce" not in full
     assert "not in this package: RankStats+, UNO+, ORCA" in full
 
 

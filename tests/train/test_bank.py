@@ -191,7 +191,7 @@ def test_the_tokens_of_something_else_under_the_right_name(
     assert not np.array_equal(np.fromfile(place, np.int16), good.ravel())
     capsys.readouterr()
     assert np.array_equal(build(paths, cache), good)
-    assert capsys.readouterr().err.count("is damaged or not what its name says; computing it again\n") == 1
+    assert capsys.readouterr().err.count("is damaged or does not match its name; computing it again\n") == 1
 
 
 def test_a_bank_from_another_machine_is_good_enough(tmp_path: Path, seen: list[int]) -> None:
