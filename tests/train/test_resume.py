@@ -61,7 +61,7 @@ def test_resume_before_the_first_checkpoint(command: Command, whole: Path, tmp_p
 def test_resume_of_a_finished_run_changes_nothing(command: Command, whole: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in whole.rglob("*")}
     said = command("resume", whole)
-    assert said.code == 0 and "has finished" in said.out and str(whole / "predictions.csv") in said.out
+    assert said.code == 0 and "has already finished" in said.out and str(whole / "predictions.csv") in said.out
     assert {path: path.stat().st_mtime_ns for path in whole.rglob("*")} == before
 
 
@@ -93,7 +93,7 @@ def test_a_second_process_is_refused(command: Command, run: Path, whole: Path, t
     with lock(run):  # this process works on the run; the fork is the second one
         assert debgcd(["resume", run], tmp_path / "log") == 2
     assert (tmp_path / "log").read_text().splitlines() == [
-        f"debgcd: another process is working on the run in {run}; wait for it, or stop it"
+        f"debgcd: another process is working on the run in {run}; wait for it or stop it"
     ]
     assert command("resume", run).code == 0
     assert result(run) == result(whole)
