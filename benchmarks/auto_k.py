@@ -1,4 +1,4 @@
-"""The cost of an unknown K: DebGCD on the demo's digits with K known, estimated, and twice the estimate; three paired seeds.
+"""The cost of an unknown K: DebGCD on the demo's digits with known K, estimated K, and twice the estimate; three paired seeds.
 
 .venv/bin/python benchmarks/auto_k.py      about a quarter of an hour on two cores
 
@@ -47,8 +47,8 @@ def main() -> None:
 
 
 def table(results: list[dict[str, Any]]) -> str:
-    """K, All, and the difference to K known for the same seed, in points: mean ± standard error."""
-    lines = ["| | K trained with | K at the end | All | difference to K known |", "|---|---|---|---|---|"]
+    """K, All, and the difference from known K for the same seed, in points: mean ± standard error."""
+    lines = ["| | K in training | K at the end | All | difference from known K |", "|---|---|---|---|---|"]
     known = [entry for entry in results if entry["setting"] == next(iter(SETTINGS))]
     for setting in SETTINGS:
         mine = [entry for entry in results if entry["setting"] == setting]

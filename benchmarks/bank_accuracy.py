@@ -59,8 +59,8 @@ def main() -> None:
 
 
 def table(results: list[dict]) -> str:
-    """All, and the difference to all-fresh views of the same seed, in points: mean ± standard error."""
-    lines = ["| set | views | All | difference to all fresh |", "|---|---|---|---|"]
+    """All, and the difference from all-fresh views with the same seed, in points: mean ± standard error."""
+    lines = ["| set | views | All | difference from all fresh |", "|---|---|---|---|"]
     for name in dict.fromkeys(entry["set"] for entry in results):
         for setting in SETTINGS:
             mine, fresh = (

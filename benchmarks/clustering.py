@@ -36,14 +36,14 @@ SEED = 0
 WIDTH, CLUSTERS, KNOWN, RESTARTS = 768, 200, 100, 10
 POINTS = 6_000
 LARGE_POINTS, LARGE_WIDTH, LARGE_CLUSTERS = 1_280_000, 256, 1_000
-SPREAD, RANK = 3.0, 32  # noise against the length of a centre; directions in which centres differ
-BROADCAST = 2**19  # differences that the plain form holds at once: fastest with 2 MB
+SPREAD, RANK = 3.0, 32  # noise relative to the length of a centre; dimensions in which centres differ
+BROADCAST = 2**19  # differences that the plain form holds in memory: 2 MB is fastest
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--large", action="store_true", help="1.28 million points instead of the two comparisons")
-    parser.add_argument("--repeats", type=int, default=5, help="of each quick form; the plain form runs once")
+    parser.add_argument("--repeats", type=int, default=5, help="repeats of each fast form; the plain form runs once")
     options = parser.parse_args()
     if options.large:
         entries = {"large": large()}
@@ -61,7 +61,7 @@ def main() -> None:
 def table(entries: dict[str, dict]) -> str:
     """One row per form; ratios are given for the forms that debgcd is compared with."""
     lines = [
-        "| task | form | seconds | times debgcd's | inertia | memory beside the points |",
+        "| task | form | seconds | ratio to debgcd | inertia | memory in addition to the points |",
         "|---|---|---|---|---|---|",
     ]
     for found in entries.values():
@@ -74,7 +74,7 @@ def table(entries: dict[str, dict]) -> str:
     told = "; ".join(f"{date}, {machine}" for date, machine in sorted(of))
     return (
         "\n".join(lines)
-        + f"\n\nMeasured {told}; seed {SEED}; medians; all of it is in [clustering.json](clustering.json)."
+        + f"\n\nMeasured {told}; seed {SEED}; medians; all numbers are in [clustering.json](clustering.json)."
     )
 
 
@@ -165,7 +165,7 @@ def large() -> dict:
 
 
 def measure(runs: list[tuple[str, Callable[[], float]]]) -> dict[str, dict]:
-    """Median seconds of each form; the runs are in the order given."""
+    """Median seconds per form; the runs are timed in the given order."""
     walls: dict[str, list[float]] = {}
     cpus: dict[str, list[float]] = {}
     inertia: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""Estimates of K on image sets whose number of classes is known, and the time of an estimate compared with scikit-learn's.
+"""Estimates of K on data sets with a known number of classes, and the time of an estimate compared with scikit-learn.
 
 .venv/bin/python benchmarks/estimate_k.py digits cifar10 pets cub --root DIR [--root DIR]
 .venv/bin/python benchmarks/estimate_k.py --speed
@@ -46,12 +46,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sets", nargs="*", metavar="SET", help="digits or a benchmark")
     parser.add_argument("--root", type=Path, action="append", default=[], metavar="DIR", help="folder of the sets")
-    parser.add_argument("--speed", action="store_true", help="measure the time instead; some minutes")
+    parser.add_argument("--speed", action="store_true", help="measure the time instead; takes about half an hour")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--work", type=Path, default=ROOT / "runs" / "estimate-k", help="folder for the digits")
     options = parser.parse_args()
     if options.speed == bool(options.sets):
-        parser.error("give at least one set, or --speed")
+        parser.error("no data set given; give at least one, or --speed")
     entries: dict[str, Any] = {"speed": against_scikit_learn(options.seed)} if options.speed else {}
     for name in options.sets:
         manifest = images_of(
@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def measured(name: str, manifest: Manifest, seed: int) -> dict[str, Any]:
-    """All three ways on one set; `consensus` contains `ward`."""
+    """All three ways on one data set; `consensus` includes `ward`."""
     say(f"\n{name}:")
     label, features = manifest.training_labels, lite_features(manifest)
     found: dict[str, Estimate] = {}
@@ -98,7 +98,7 @@ def lite_features(manifest: Manifest) -> Tensor:
 
 
 def table(entries: dict[str, Any]) -> str:
-    """One row per set; below, the comparison of speed, and the machine."""
+    """One row per data set; below it, the speed comparison and the machine."""
     lines = [
         "| set | images | classes known | truth | estimate | 90 % interval | ward | brent | seconds |",
         "|---" * 9 + "|",
@@ -117,13 +117,13 @@ def table(entries: dict[str, Any]) -> str:
             "",
             f"Speed ({speed['task']}): the estimate, interval included, took {ours['seconds']:.0f} s and found {ours['k']:.0f}; "
             f"a bounded search with scikit-learn's KMeans took {theirs['seconds']:.0f} s for {theirs['fits']:.0f} values of K and "
-            f"found {theirs['k']:.0f}: {speed['ratio']:.1f} times as long, {speed['cpu_ratio']:.1f} times by processor time.",
+            f"found {theirs['k']:.0f}; it took {speed['ratio']:.1f} times as long ({speed['cpu_ratio']:.1f} times in CPU time).",
         ]
     of = {(entry["date"], entry["processor"], entry["cores"]) for entry in entries.values()}
     told = "; ".join(f"{date}, {processor}, {cores} cores" for date, processor, cores in sorted(of))
     return (
         "\n".join(lines)
-        + f"\n\nMeasured {told}; backbone lite0, seed 0; all of it is in [estimate_k.json](estimate_k.json)."
+        + f"\n\nMeasured {told}; backbone lite0, seed 0; all numbers are in [estimate_k.json](estimate_k.json)."
     )
 
 

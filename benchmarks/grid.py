@@ -1,4 +1,4 @@
-"""Shared by the measurements of accuracy: a resumable grid of runs, and subsets of data sets."""
+"""Shared by the accuracy benchmarks: a resumable grid of runs, and subsets of data sets."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def finished_run(manifest: Manifest, config: Config, folder: Path) -> Run:
 
 
 def scores(run: Run) -> dict[str, Any]:
-    """evaluation.json of the unlabelled images: accuracy of the GCD classifier, AUROC, K at the end."""
+    """Scores on the unlabelled images, from evaluation.json: accuracy of the GCD classifier, AUROC, final K."""
     found = json.loads(run.evaluation.read_text("utf-8"))
     return {**found["unlabelled"]["gcd"]["accuracy"], "auroc": found["unlabelled"]["auroc"], "k": found["k"]}
 
@@ -42,7 +42,7 @@ def settings(base: Config, seed: int, values: Mapping[str, Any]) -> Config:
 
 
 def classes_in_turn(manifest: Manifest, images: int) -> Manifest:
-    """Whole classes, known and new ones alternating in the order of their names, up to this number of images."""
+    """Whole classes, known and new ones alternating by name, up to this number of images."""
     train = manifest.select([i for i, split in enumerate(manifest.splits) if split == "train"])
     known = list(train.classes)
     new = sorted({truth for truth in train.truths if truth is not None} - set(known))
@@ -59,7 +59,7 @@ def images_of(name: str, roots: Sequence[Path], work: Path, cache: Path, classes
     if name == "digits":
         return digits(work / "digits")
     if not roots:
-        sys.exit(f"--root is missing: the folder of {name}")
+        sys.exit(f"no --root given; give the folder of {name}")
     try:
         manifest = read_first(name, roots, cache).manifest
     except DataError as error:

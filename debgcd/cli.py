@@ -1,4 +1,4 @@
-"""The command line: options, errors and exit codes; `commands/` does the work."""
+"""The command line: parsing, errors and exit codes; the commands are in `commands/`."""
 
 from __future__ import annotations
 
@@ -17,30 +17,39 @@ from debgcd.errors import DebgcdError, UsageError
 
 EXAMPLES = """\
 examples:
-  debgcd demo                                     discover five digits that no label names, in a few minutes
-  debgcd check photos/                            what is labelled, what is broken, what a run would do
-  debgcd estimate-k photos/                       how many categories there are, known and new
-  debgcd train photos/ -o runs/photos             discover categories; how many there are is estimated
-  debgcd train photos/ --k 20 -o runs/photos      20 categories in all: known classes and new ones
-  debgcd resume runs/photos                       go on after an interruption
-  debgcd train --benchmark cub --root data/       a published set with its published split (debgcd fetch gets it)
-  debgcd evaluate runs/photos                     accuracy, where the truth is known
-  debgcd predict runs/photos more/ -o out.csv     put new images into the categories
-  debgcd reproduce ssb --root data/               a table of the paper, its numbers beside ours
+  debgcd demo                                     discover five unlabelled digits in a few minutes
+  debgcd check photos/                            labelled images, broken files, and what a run would do
+  debgcd estimate-k photos/                       estimate the number of categories, known and new
+  debgcd train photos/ -o runs/photos             discover categories; their number is estimated
+  debgcd train photos/ --k 20 -o runs/photos      20 categories in total: known classes and new ones
+  debgcd resume runs/photos                       continue an interrupted run
+  debgcd train --benchmark cub --root data/       a published data set with its published split (see debgcd fetch)
+  debgcd evaluate runs/photos                     accuracy on images whose true class is known
+  debgcd predict runs/photos more/ -o out.csv     assign new images to the categories
+  debgcd reproduce ssb --root data/               a table of the paper: its numbers and ours
 
-photos/ holds labelled/<class>/... and unlabelled/..., or class folders beside a folder named unlabelled; a CSV or
-Parquet file with the columns path and label (empty: unlabelled) does as well.
+photos/ holds labelled/<class>/... and unlabelled/..., or class folders next to a folder named unlabelled. A CSV or
+Parquet file with the columns path and label (empty: unlabelled) works too.
 """
 
-# what is wrong with the place that a file is to go to or come from, and not with the program
+# errors of the place that a file is written to or read from, not of the program
 PLACES = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO}
 PLACES |= {errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
 
+FLAGS = {  # phrase in a library message -> (attribute of the options, flag)
+    "choose another run directory": ("out", "-o"),
+    "choose another output folder": ("out", "-o"),
+    "choose another cache folder": ("cache", "--cache"),
+    "set the number of categories": ("k", "--k"),
+    "raise the maximum": ("max", "--max"),
+    "lower the maximum": ("max", "--max"),
+}
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; the exit code is 0, 2 for a wrong call, 3 for data that cannot be used, 130 after Ctrl-C."""
-    # Read when torch is loaded. Threads that wait without spinning lose little on an idle machine; on a busy one, where a
-    # core is taken by another program, training is much faster.
+    """Run a command; the exit code is 0, 2 for a wrong call, 3 for unusable data, 130 after Ctrl-C."""
+    # Read when torch is loaded. Waiting without spinning costs little on an idle machine, and training is much faster on a
+    # busy one, where another program occupies a core.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     parser = _parser()
     options = parser.parse_args(arguments)
@@ -51,13 +60,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.command(options)
         return 0
     except DebgcdError as error:
-        return _complain(str(error), error.exit_code)
+        return _complain(_with_flags(str(error), options), error.exit_code)
     except KeyboardInterrupt:
         return _complain(f"stopped{_how_to_go_on(options)}", 130)
     except BrokenPipeError:
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-        )  # the reader has left; say nothing at exit either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader is gone; print nothing at exit
         return 128 + signal.SIGPIPE
     except OSError as error:
         if error.errno not in PLACES:
@@ -66,30 +73,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _complain(f"cannot use{where}: {error.strerror}; {_advice(error, options)}{_how_to_go_on(options)}", 3)
 
 
+def _with_flags(message: str, options: argparse.Namespace) -> str:
+    """Library messages name settings; add the option that changes the setting, if this command has it."""
+    for setting, (name, flag) in FLAGS.items():
+        if hasattr(options, name):
+            message = message.replace(setting, f"{setting} with {flag}")
+    return message
+
+
 def _complain(text: str, code: int) -> int:
-    print(f"debgcd: {' '.join(text.splitlines())}", file=sys.stderr)  # a file's name may hold a line break
+    print(f"debgcd: {' '.join(text.splitlines())}", file=sys.stderr)  # a file name may contain a line break
     return code
 
 
 def _advice(error: OSError, options: argparse.Namespace) -> str:
-    """Where else to write: room helps only where it lacks, and the cache is chosen by an option of its own."""
+    """What to do about an OSError: freeing space helps only if the disk is full, and the cache has its own option."""
     from debgcd.machine import cache_folder
     from debgcd.store import FULL
 
-    room = "make room or " if error.errno in FULL else ""
+    room = "free some space or " if error.errno in FULL else ""
     where = Path(os.path.abspath(error.filename)) if isinstance(error.filename, str) else Path("/")
     if hasattr(options, "bank") and where.is_relative_to(os.path.abspath(cache_folder(options.cache))):
-        return f"{room}choose another place with --cache, or do without a view bank: --bank off"
+        return f"{room}choose another cache folder with --cache, or do without the view bank (--bank off)"
     return f"{room}choose another place"
 
 
 def _how_to_go_on(options: argparse.Namespace) -> str:
     if options.command in (demo.demo, fetch.fetch, reproduce.reproduce):
-        return "; to go on, type the same again"
+        return "; to continue, repeat the command"
     where = {train.train: "out", train.resume: "run"}.get(options.command)
     folder: Path | None = getattr(options, where) if where else None
-    begun = folder is not None and os.path.exists(folder / "config.yaml")  # Path.exists raises for a name too long
-    return f"; to go on: debgcd resume {folder}" if begun else ""
+    begun = folder is not None and os.path.exists(folder / "config.yaml")  # Path.exists raises if the name is too long
+    return f"; to continue: debgcd resume {folder}" if begun else ""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -102,8 +117,8 @@ def _parser() -> argparse.ArgumentParser:
     raw = argparse.RawDescriptionHelpFormatter
     parser = _Parser(
         prog="debgcd",
-        description="Find the categories that your labels do not cover yet: every unlabelled image is put into a known\n"
-        "class or into a newly discovered one (generalized category discovery, DebGCD, ICLR 2025).",
+        description="Find the categories that your labels do not cover yet: every unlabelled image is assigned to a\n"
+        "known class or to a newly discovered category (generalized category discovery, DebGCD, ICLR 2025).",
         epilog=EXAMPLES,
         formatter_class=raw,
     )

@@ -1,4 +1,4 @@
-"""The demo: ten handwritten digits, five of them known, five to be discovered. Nothing is downloaded."""
+"""The demo: ten handwritten digits, five known and five to be discovered. Nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ KNOWN, CLASSES = 5, 10
 
 
 def demo(folder: Path, seed: int, cache: str | None = None) -> list[dict[str, Any]]:
-    """Run the three methods on the digits with one backbone and budget; a second call goes on where the first stopped.
+    """Run the three methods on the digits with the same backbone and budget. Resumable: call it again to continue.
 
-    Returns and writes `summary.json`: one entry a method with method, all, old, new, auroc (None without a detector) and
-    seconds, which leave out the view bank that all three share.
+    Returns, and writes to `summary.json`, one entry per method: method, all, old, new, auroc (None without a detector) and
+    seconds. The seconds exclude the view bank, which all three methods share.
     """
     manifest = digits(folder)
     config = configuration.override(configuration.compose("small"), {"k": CLASSES, "seed": seed}, "demo")
@@ -58,7 +58,7 @@ def _summary(folder: Path) -> list[dict[str, Any]]:
 
 
 def digits(folder: Path) -> Manifest:
-    """scikit-learn's 1,797 digits as PNG files and a CSV; of 0–4 a random half is labelled, as in the benchmarks."""
+    """scikit-learn's 1,797 digits as PNG files and a CSV; a random half of 0–4 is labelled, as in the benchmarks."""
     listed = folder / "digits.csv"
     if listed.exists():
         return read_manifest(listed)
@@ -77,7 +77,7 @@ def digits(folder: Path) -> Manifest:
 
 
 def _fill_bank(manifest: Manifest, config: Config) -> None:
-    """Compute the views that all methods share, so that no method's time contains it."""
+    """Compute the shared views first, so that they count towards no method's time."""
     config, backbone = decide(config, manifest)
     open_tokens(config, manifest, backbone, cache_folder(config.run.cache))
 
@@ -87,5 +87,5 @@ def _run(manifest: Manifest, config: Config, folder: Path) -> Run:
         require_new(folder)
         return begin(manifest, config, folder)
     if open_run(folder).config.seed != config.seed:
-        raise UsageError(f"{folder} holds a demo with another seed; choose another folder with -o")
+        raise UsageError(f"{folder} holds a demo with another seed; choose another output folder")
     return resume(folder)

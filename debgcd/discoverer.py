@@ -1,4 +1,4 @@
-"""Category discovery with scikit-learn's shape: fit, predict, transform."""
+"""Category discovery with scikit-learn's interface: fit, predict, transform."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ Images = Sequence[Any] | NDArray[Any]  # paths or arrays
 
 
 class Discoverer(BaseEstimator):
-    """Puts every image into a known class or a newly discovered category.
+    """Assigns every image to a known class or a newly discovered category.
 
     Images are paths, or arrays of shape (H, W), (H, W, 3) or (H, W, 4), uint8 or float 0..1. In `y`, -1, None and NaN
-    mean unlabelled. A category is a number: known classes 0..M-1 sorted as strings, then discovered ones; `categories_`
-    says what each is. A file that cannot be used gets category -1 and a warning.
+    mean unlabelled. Categories are numbers: the known classes are 0..M-1, sorted as strings, followed by the discovered
+    categories; `categories_` describes each one. A file that cannot be used gets category -1 and a warning.
 
     >>> discoverer = Discoverer(k=10, seed=0).fit(paths, y)      # doctest: +SKIP
     >>> discoverer.categories_[discoverer.predict(new)[0]].id    # doctest: +SKIP
     'new-03'
 
-    k: categories in all; none: estimated. preset: none for the one that fits the data. run: a directory to keep the run in; none for a
-    temporary one. overrides: any of the configuration's values, e.g. {"schedule": {"steps": 100}}.
+    k: total number of categories, known and new (None: estimated). preset: None picks the one that suits the data.
+    run: run directory to keep (None: a temporary one). overrides: configuration values, e.g. {"schedule": {"steps": 100}}.
     """
 
     def __init__(
@@ -58,9 +58,9 @@ class Discoverer(BaseEstimator):
         self.run, self.cache, self.overrides = run, cache, overrides
 
     def fit(self, X: Images, y: Iterable[Any]) -> Discoverer:
-        """Train on labelled and unlabelled images; sets `labels_`, the category of each, and `categories_`."""
+        """Train on labelled and unlabelled images; sets `labels_` (the category of each image) and `categories_`."""
         if self.run is None:
-            self._temporary = tempfile.TemporaryDirectory(prefix="debgcd-")  # lives as long as this object
+            self._temporary = tempfile.TemporaryDirectory(prefix="debgcd-")  # deleted together with this object
         folder = Path(self._temporary.name) / "run" if self.run is None else Path(self.run)
         X = list(X)
         require_new(folder)
@@ -80,32 +80,32 @@ class Discoverer(BaseEstimator):
         return self
 
     def predict(self, X: Images) -> NDArray[np.int64]:
-        """The category of each image: (N,); -1 for a file that cannot be used."""
+        """The category of each image, (N,); -1 for a file that cannot be used."""
         return self._each(X, lambda usable: prediction.ask(self._fitted(), usable).category, fill=-1)
 
     def transform(self, X: Images) -> NDArray[np.float32]:
-        """The feature of each image: (N, width); nan for a file that cannot be used."""
+        """The feature of each image, (N, width); NaN for a file that cannot be used."""
         return self._each(X, lambda usable: prediction.embed(self._fitted(), usable).cpu().numpy(), fill=np.nan)
 
     def novelty(self, X: Images) -> NDArray[np.float32]:
-        """How new each image looks, 0..1: (N,); near 1 where no known class wants it, nan where the file is unusable."""
+        """The novelty of each image in 0..1, (N,): near 1 if no known class fits; NaN for a file that cannot be used."""
         model = self._fitted()
         if not set(model.method.detectors) <= set(model.network.heads):
             raise UsageError(f"the method {model.config.method} has no novelty detector; use method='debgcd'")
         return self._each(X, lambda usable: prediction.ask(model, usable).novelty, fill=np.nan)
 
     def table(self, X: Images) -> list[prediction.Prediction]:
-        """Rows with the columns of predictions.csv, ready for a data frame; files that cannot be used are left out."""
+        """One row per usable image with the columns of predictions.csv, ready for a data frame."""
         with tempfile.TemporaryDirectory(prefix="debgcd-") as folder:
             return prediction.predict(self._fitted(), _listed(list(X), Path(folder))).rows
 
     @property
     def categories_(self) -> list[Category]:
-        """What each category is: number, id, name, known or discovered."""
+        """All categories: number, id, name, and whether known or discovered."""
         return self._fitted().categories
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model folder; `debgcd predict` and `Discoverer.load` read it."""
+        """Write a model folder that `debgcd predict` and `Discoverer.load` can read."""
         model, folder = self._fitted(), Path(path)
         require_new(folder)
         save_model(folder, model.network.state(), model.config, model.categories, model.images)
@@ -130,11 +130,11 @@ class Discoverer(BaseEstimator):
 
     def _fitted(self) -> Model:
         if not hasattr(self, "_model"):
-            raise UsageError("this Discoverer has no model yet; call fit, or Discoverer.load")
+            raise UsageError("this Discoverer has no model yet; call fit or Discoverer.load")
         return self._model
 
     def _each(self, X: Images, ask: Callable[[Manifest], NDArray[Any] | None], fill: float) -> NDArray[Any]:
-        """Ask about the usable images and put the answers in the order of X, with `fill` for the others."""
+        """Call `ask` with the usable images and return the answers in the order of X, with `fill` for unusable ones."""
         self._fitted()
         X = list(X)
         with tempfile.TemporaryDirectory(prefix="debgcd-") as folder:
@@ -142,7 +142,7 @@ class Discoverer(BaseEstimator):
             usable = prediction.usable_images(given, None)
             answers = ask(usable)
             assert answers is not None
-            # by file, not by name: one given twice, or by a link, is one row of the manifest but has two answers
+            # match by file, not by name: a file given twice, or through a link, is one manifest row but needs two answers
             place = {_file(path): i for i, path in enumerate(usable.paths)}
             rows = [place.get(_file(path)) for path in (given.paths if _are_arrays(X) else X)]
         result = np.full((len(X), *answers.shape[1:]), fill, dtype=answers.dtype)
@@ -159,15 +159,15 @@ class Discoverer(BaseEstimator):
 
 
 def _listed(X: Images, folder: Path, y: Iterable[Any] | None = None) -> Manifest:
-    """The images as a manifest; arrays are written to `folder` as PNG, without loss."""
+    """The images as a manifest; arrays are written to `folder` as lossless PNG files."""
     return from_arrays(list(X), y, folder) if _are_arrays(X) else from_paths(X, y)
 
 
 def _file(path: str | os.PathLike[str]) -> str:
-    """What a path leads to."""
+    """The file that a path leads to."""
     try:
         return os.path.realpath(path)
-    except ValueError:  # a zero byte: no file has such a name
+    except ValueError:  # a null byte: no file has such a name
         return os.path.abspath(path)
 
 

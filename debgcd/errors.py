@@ -1,12 +1,12 @@
-"""The two ways in which a command can refuse: the call was wrong, or the data cannot be used.
+"""Errors shown to the user without a traceback: a wrong call (exit code 2) or unusable data (exit code 3).
 
-Each message is one sentence that says what is wrong, where, and what to do about it. The command line prints it without a
-traceback and exits with the error's code.
+Each message is one sentence: what is wrong, where, and what to do about it. Messages name settings, not command-line flags,
+because users of the Python API see them too; `cli.py` adds the flag where it can.
 """
 
 
 class DebgcdError(Exception):
-    """Anything that debgcd says to its user instead of failing with a traceback."""
+    """Base class of all errors that are shown to the user as one line."""
 
     exit_code = 1
 

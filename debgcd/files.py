@@ -1,4 +1,4 @@
-"""Files that are either whole or not there: written beside, flushed to disk, then renamed."""
+"""Atomic file writes: write to a temporary sibling, flush it to disk, rename it."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from debgcd.errors import UsageError
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace a file by this text at one instant; a link is followed, and a pipe or device is written to as it is."""
-    # names are valid UTF-8 by now; should one not be, a mangled name is better than no file
+    """Replace a file's content atomically. Symbolic links are followed; pipes and devices are written to directly."""
+    # file names are valid UTF-8 by this point; if one is not, an escaped name is better than no file
     write_bytes(path, text.encode("utf-8", errors="backslashreplace"))
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Replace a file by these bytes, likewise."""
+    """Replace a file's content atomically, as `write_text` does."""
     path = Path(os.path.realpath(path))
     if path.exists() and not path.is_file() and not path.is_dir():
         path.write_bytes(content)
         return
-    beside = path.with_name(f".{path.name}.tmp")
+    temporary = path.with_name(f".{path.name}.tmp")
     try:
-        _write_through(beside, content)
-        os.replace(beside, path)
+        _write_through(temporary, content)
+        os.replace(temporary, path)
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def _write_through(path: Path, content: bytes) -> None:
@@ -43,9 +43,9 @@ def _write_through(path: Path, content: bytes) -> None:
 
 
 def csv_text(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """A table as CSV; None is empty."""
+    """A table as CSV; None becomes an empty field."""
     table = [["" if value is None else str(value) for value in row] for row in rows]
-    # Python 3.11 leaves a carriage return unquoted, and it would come back as the end of a row.
+    # Python 3.11 does not quote a carriage return, so it would be read back as the end of a row.
     returns = any("\r" in value for row in table for value in row)
     text = io.StringIO()
     writer = csv.writer(text, quoting=csv.QUOTE_ALL if returns else csv.QUOTE_MINIMAL, lineterminator="\n")
@@ -55,57 +55,57 @@ def csv_text(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replace a file by this value at one instant."""
+    """Replace a file with this value as JSON, atomically."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """A folder to fill; it appears under its name, whole, when the block ends, in place of an older one.
+    """A folder to fill; when the block ends it is renamed to `path` and replaces any existing folder.
 
-    Killed between the older one's end and the new one's appearance there is none: a resumed run writes it again.
+    A process killed between the deletion and the rename leaves no folder at all; a resumed run writes it again.
     """
-    beside = path.with_name(f".{path.name}.tmp")
-    shutil.rmtree(beside, ignore_errors=True)
-    beside.mkdir(parents=True)
+    temporary = path.with_name(f".{path.name}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
     try:
-        yield beside
-        for file in beside.iterdir():
+        yield temporary
+        for file in temporary.iterdir():
             descriptor = os.open(file, os.O_RDONLY)
             os.fsync(descriptor)
             os.close(descriptor)
         shutil.rmtree(path, ignore_errors=True)
-        os.replace(beside, path)
+        os.replace(temporary, path)
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 @contextmanager
 def lock(folder: Path, doing: str = "working on the run") -> Iterator[None]:
-    """Keep a second process out of a folder; the lock goes with the process, however that ends."""
+    """Keep a second process out of a folder; the lock is released when the process ends, however it ends."""
     try:
         import fcntl
-    except ImportError:  # no such locks on this system
+    except ImportError:  # this system has no such locks
         yield
         return
     with open(folder / ".lock", "w") as file:
         try:
-            # not flock: loader workers would inherit it, and hold it for seconds after a kill of the process itself
+            # not flock: loader workers inherit it and would hold it for seconds after the main process is killed
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise UsageError(f"another process is {doing} in {folder}; wait for it, or stop it") from error
+            raise UsageError(f"another process is {doing} in {folder}; wait for it or stop it") from error
         yield
 
 
 @contextmanager
 def turn(folder: Path, key: str, on_wait: Callable[[], None]) -> Iterator[None]:
-    """Let one process after the other work on what `key`, hexadecimal, names; `on_wait` is called if another one is at it.
+    """Let one process at a time work on `key` (hexadecimal); `on_wait` is called if another process holds it.
 
-    All keys share one file, each with a byte of its own to lock, so that no lock files pile up.
+    All keys share one lock file and lock one byte each, so lock files do not pile up.
     """
     try:
         import fcntl
-    except ImportError:  # no such locks on this system
+    except ImportError:  # this system has no such locks
         yield
         return
     with open(folder / ".lock", "a") as file:

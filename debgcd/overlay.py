@@ -1,4 +1,4 @@
-"""Laying plain data over a tree of frozen dataclasses: unknown keys and wrong types are errors that help."""
+"""Override values in a tree of frozen dataclasses with plain data; unknown keys and wrong types raise helpful errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Tree = TypeVar("Tree")
 
 
 def merge(section: Tree, values: Mapping[str, Any], where: str, path: str = "") -> Tree:
-    """The dataclass with the fields that `values` names replaced; `where` names their origin in an error."""
+    """The dataclass with the fields in `values` replaced; `where` names the source of the values in error messages."""
     hints = typing.get_type_hints(type(section))
     changes = {}
     for key, value in values.items():
@@ -25,7 +25,7 @@ def merge(section: Tree, values: Mapping[str, Any], where: str, path: str = "") 
         current = getattr(section, key)
         if dataclasses.is_dataclass(current):
             if not isinstance(value, Mapping):
-                raise UsageError(f"{where}: {full} is a section and needs keys below it, not {value!r}")
+                raise UsageError(f"{where}: {full} is a section; give it keys, not {value!r}")
             changes[key] = merge(current, value, where, path=f"{full}.")
         else:
             changes[key] = _convert(value, hints[key], where, full)
@@ -48,7 +48,7 @@ def fitting(section: Any, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _convert(value: Any, hint: Any, where: str, full: str) -> Any:
-    """A YAML value as the field's type, or a UsageError that names the key, the value and what is allowed."""
+    """A YAML value converted to the field's type, or a UsageError with the key, the value and what is allowed."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is types.UnionType:
         if value is None and type(None) in arguments:
@@ -56,7 +56,7 @@ def _convert(value: Any, hint: Any, where: str, full: str) -> Any:
         (hint,) = (argument for argument in arguments if argument is not type(None))
         return _convert(value, hint, where, full)
     if origin is Literal:
-        if isinstance(value, bool):  # YAML reads a bare on/off as a boolean
+        if isinstance(value, bool):  # YAML parses a bare on/off as a boolean
             value = "on" if value else "off"
         if value in arguments:
             return value
@@ -68,7 +68,7 @@ def _convert(value: Any, hint: Any, where: str, full: str) -> Any:
             raise UsageError(f"{where}: {full} must be a list of [progress, share] pairs, not {value!r}") from error
     if hint is float and isinstance(value, (int, float, str)) and not isinstance(value, bool):
         try:
-            return float(value)  # YAML 1.1 reads 5e-5 as text
+            return float(value)  # YAML 1.1 parses 5e-5 as text
         except (ValueError, OverflowError):
             pass
     elif isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
@@ -78,14 +78,14 @@ def _convert(value: Any, hint: Any, where: str, full: str) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Tuples as lists, all the way down: what YAML and JSON can write."""
+    """Convert tuples to lists recursively, for YAML and JSON."""
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     return [plain(item) for item in value] if isinstance(value, tuple) else value
 
 
 def suggest(name: str, allowed: Sequence[str]) -> str:
-    """ " (did you mean ...?)" for a misspelt name, or the list of what is allowed where that is short."""
+    """ " (did you mean ...?)" for a misspelt name, or the allowed names if there are fewer than 20."""
     close = difflib.get_close_matches(name, allowed, n=1)
     return (
         f" (did you mean {close[0]!r}?)" if close else f" (allowed: {', '.join(allowed)})" if len(allowed) < 20 else ""

@@ -1,4 +1,4 @@
-"""Progress for people: a bar on a terminal, plain lines elsewhere."""
+"""Progress reports: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 
 class Report(Protocol):
-    """Says how far the work is; the note is a few words such as "loss 2.31 · 410 images/s"."""
+    """Reports progress; the note is a few words such as "loss 2.31 · 410 images/s"."""
 
     def __call__(self, done: int, total: int, note: str = "") -> None: ...
 
 
 SECONDS_BETWEEN_LINES = 10.0
-_reporting: ContextVar[bool] = ContextVar("reporting", default=False)  # two bars would draw over each other
+_reporting: ContextVar[bool] = ContextVar("reporting", default=False)  # nested bars would overwrite each other
 
 
 def say(text: str) -> None:
-    """A line for the person at the terminal; results go to standard output, this does not."""
+    """Print a line to standard error; standard output is for results."""
     print(text, file=sys.stderr, flush=True)
 
 
 @contextmanager
 def progress(what: str) -> Iterator[Report]:
-    """Report long work: `with progress("decoding") as report: report(3, 100)`; work that is part of other work is silent."""
+    """Report long work: `with progress("decoding") as report: report(3, 100)`. Nested work is silent."""
     if _reporting.get():
         yield lambda done, total, note="": None
         return
@@ -80,7 +80,7 @@ def _lines(what: str) -> Iterator[Report]:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say it: 40 s, 3 min, 2.5 h."""
+    """Seconds in readable form: 40 s, 3 min, 2.5 h."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

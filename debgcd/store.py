@@ -1,10 +1,10 @@
-"""Large files that are computed once and kept: resumable while they grow, and under their final name whole or not there.
+"""Large files that are computed once and cached: computation is resumable, and a store is renamed only when complete.
 
-    KEY/{facts.json, records, ends}    what it is; the records, one after the other; the byte at which each of them ends
-    KEY.partial/                       the same while it grows; `ends` lists only records that are safely on the disk
+    KEY/{facts.json, records, ends}    what it holds; the records, concatenated; the byte offset at which each record ends
+    KEY.partial/                       the same, incomplete; `ends` lists only records that have been flushed to disk
 
-KEY is a hash of the facts, and they say all that the bytes depend on. Killed at any instant, the next process goes on after
-the last safe record. Two processes that want the same one take turns: the second waits, and uses what the first has made.
+KEY is a hash of the facts, which name everything that the bytes depend on. If a process is killed, the next one continues
+after the last flushed record. If two processes need the same store, the second waits and uses what the first computed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from debgcd.files import turn, write_bytes, write_json
 from debgcd.progress import say
 
 FACTS, RECORDS, ENDS = "facts.json", "records", "ends"
-SAFE_EVERY = 64_000_000  # bytes between two waits for the disk; a kill loses no more work than this
+SAFE_EVERY = 64_000_000  # bytes between two flushes to disk: the most work that a kill can lose
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -45,7 +45,7 @@ class Store:
         return self.folder / RECORDS
 
     def read(self, number: int) -> NDArray[np.uint8] | None:
-        """One record's bytes; None if somebody has deleted or cut the file."""
+        """The bytes of one record; None if the file was deleted or truncated."""
         start = int(self.ends[number - 1]) if number else 0
         count = int(self.ends[number]) - start
         try:
@@ -59,47 +59,47 @@ class Store:
 class Recipe:
     """What a store holds and how it is computed."""
 
-    what: str  # in messages, e.g. "view bank"
+    what: str  # name used in messages, e.g. "view bank"
     facts: dict[str, Any]  # plain JSON
     count: int  # of records
-    size: int  # bytes in all, about
-    # Batches of records from this number on, which is 0 or the end of an earlier batch: what is computed together may
-    # depend on its company in the last bits, and a resumed store must equal one that was never interrupted.
+    size: int  # approximate total in bytes
+    # Yields batches of records from this index on, which is 0 or the end of an earlier batch. The last bits of a result may
+    # depend on its batch, and a resumed store must equal one that was never interrupted.
     compute: Callable[[int], Generator[Sequence[NDArray[Any]]]]
-    check: Callable[[Store], bool]  # do a few records, computed again, agree with what the store holds?
-    otherwise: str  # how to do without it, e.g. "--bank off"
+    check: Callable[[Store], bool]  # recompute a few records and compare them with the store
+    otherwise: str  # the setting that turns it off, e.g. "views.bank: off"
 
     @property
     def key(self) -> str:
         return hashlib.sha256(json.dumps(self.facts).encode()).hexdigest()[:32]
 
     def sample(self, size: int) -> list[int]:
-        """Numbers of a few records, the same each time, for `check`."""
+        """Indices of a few records for `check`, the same on every call."""
         return [int(self.key[8 * i : 8 * i + 8], 16) % self.count for i in range(size)]
 
 
 def exists(folder: Path, recipe: Recipe) -> bool:
-    """Whether the folder holds this store, by its facts and sizes."""
+    """Whether the folder holds this store, judged by its facts and file sizes."""
     return _read(folder / recipe.key, recipe) is not None
 
 
 def open_store(folder: Path, recipe: Recipe) -> Store:
-    """The store of this recipe in a folder of stores; computed if it is not there, and again if it is not sound."""
+    """Open the store of this recipe in a folder of stores; compute it if it is missing or damaged."""
     place = folder / recipe.key
     kept = _sound(place, recipe)
-    if kept is not None:  # without a lock: it may lie where this process cannot write
+    if kept is not None:  # no lock: the folder may be read-only for this process
         return kept
     folder.mkdir(parents=True, exist_ok=True)
-    with turn(folder, recipe.key, lambda: say(f"{recipe.what}: another run is computing it; waiting for that")):
+    with turn(folder, recipe.key, lambda: say(f"{recipe.what}: another run is computing it; waiting")):
         while (kept := _sound(place, recipe)) is None:
             if place.exists():
-                say(f"{recipe.what}: {place} is damaged or not what its name says; computing it again")
+                say(f"{recipe.what}: {place} is damaged or does not match its name; computing it again")
                 shutil.rmtree(place)
             if not _compute(place, recipe):
                 kept = _read(place, recipe)
                 break
     if kept is None:
-        raise DataError(f"{place} was written but cannot be read back; is the disk sound? Use --cache on another disk")
+        raise DataError(f"{place} was written but cannot be read back; check the disk, or choose another cache folder")
     return kept
 
 
@@ -114,7 +114,7 @@ def _read(place: Path, recipe: Recipe) -> Store | None:
 
 
 def _look(folder: Path, recipe: Recipe) -> tuple[NDArray[np.int64], int]:
-    """Where the records in a folder end, and the size of their file; nothing if they are not all there or not of this recipe."""
+    """The end of each record and the size of the records file; empty and 0 if the folder is not of this recipe or inconsistent."""
     nothing = np.empty(0, np.int64), 0
     try:
         if json.loads((folder / FACTS).read_text("utf-8"))["facts"] != recipe.facts:
@@ -131,14 +131,14 @@ def _last(ends: NDArray[np.int64] | list[int]) -> int:
 
 
 def _compute(place: Path, recipe: Recipe) -> int:
-    """Write all records and give them their name; returns how many an earlier process had written before it was killed."""
+    """Write all records and rename the folder; returns the number of records that an earlier, killed process had written."""
     partial = place.with_suffix(".partial")
     ends: list[int] = _look(partial, recipe)[0].tolist()
     first, safe = len(ends), _last(ends)
     free = shutil.disk_usage(place.parent).free
     if recipe.size - safe > free:
         raise DataError(
-            f"the {recipe.what} needs {amount(recipe.size - safe)} in {place.parent} but only {amount(free)} are free; "
+            f"the {recipe.what} needs {amount(recipe.size - safe)} in {place.parent} but only {amount(free)} is free; "
             f"{_advice(recipe)}"
         )
     try:
@@ -153,7 +153,7 @@ def _compute(place: Path, recipe: Recipe) -> int:
                     ends.append(_last(ends) + record.nbytes)
                 if _last(ends) - safe >= SAFE_EVERY or len(ends) == recipe.count:
                     file.flush()
-                    os.fsync(file.fileno())  # first the records, then the list that says they are there
+                    os.fsync(file.fileno())  # the records must be on disk before the list that names them
                     write_bytes(partial / ENDS, np.array(ends, "<i8").tobytes())
                     safe = _last(ends)
         assert len(ends) == recipe.count
@@ -161,11 +161,11 @@ def _compute(place: Path, recipe: Recipe) -> int:
     except OSError as error:
         if error.errno not in FULL:
             raise
-        shutil.rmtree(partial, ignore_errors=True)  # a full disk would stop everything else too
+        shutil.rmtree(partial, ignore_errors=True)  # leaving it would keep the disk full for everything else
         free = shutil.disk_usage(place.parent).free
         raise DataError(
             f"the {recipe.what} cannot be written to {place.parent} ({error.strerror}): it needs {amount(recipe.size)}, and "
-            f"{amount(free)} are free; {_advice(recipe)}"
+            f"{amount(free)} is free; {_advice(recipe)}"
         ) from error
     return first
 
@@ -178,11 +178,11 @@ def _begin(partial: Path, recipe: Recipe) -> None:
 
 
 def _advice(recipe: Recipe) -> str:
-    return f"make room, use --cache on another disk, or {recipe.otherwise}"
+    return f"free some space, choose another cache folder, or do without it ({recipe.otherwise})"
 
 
 def amount(size: int) -> str:
-    """Bytes as people say it: 2 kB, 35 MB, 16.2 GB."""
+    """Bytes in readable form: 2 kB, 35 MB, 16.2 GB."""
     if size >= 1e9:
         return f"{size / 1e9:.1f} GB"
     return f"{size / 1e6:.0f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"

@@ -19,8 +19,8 @@ from debgcd.evaluate import score
 
 COLUMNS = ["path", "category", "id", "name", "known", "confidence", "novelty"]
 COLUMNS += ["top1_id", "top1_p", "top2_id", "top2_p", "top3_id", "top3_p"]
-HAS_NOVELTY = {"debgcd": True, "simgcd": False, "gcd": True, "sskmeans": True, "kmeans": False}
-METHODS = ("debgcd", "simgcd", "gcd", "kmeans", "sskmeans", "detector")
+HAS_NOVELTY = {"debgcd": True, "simgcd": False, "gcd": True, "kmeans": False, "sskmeans": True, "detector": True}
+METHODS = list(HAS_NOVELTY)
 
 Train = Callable[..., Any]
 Command = Callable[..., Any]

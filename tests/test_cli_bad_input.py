@@ -189,12 +189,12 @@ def test_a_place_that_cannot_be_written(
     said = train(shared_folder, run, "--bank", "on", "--cache", tmp_path / "cache")
     assert said.code == 3 and os.strerror(number) in said.complaint
     if place == "bank" and number in (errno.ENOSPC, errno.EDQUOT):
-        assert "make room, use --cache on another disk, or --bank off" in said.complaint
+        assert "free some space, choose another cache folder with --cache, or do without it (" in said.complaint
     else:
         assert (f"debgcd resume {run}" in said.complaint) == (place in ("bank", "metrics"))
 
 
-@pytest.mark.parametrize(("number", "room"), [(errno.EROFS, ""), (errno.ENOSPC, "make room or ")])
+@pytest.mark.parametrize(("number", "room"), [(errno.EROFS, ""), (errno.ENOSPC, "free some space or ")])
 def test_a_cache_that_cannot_be_written(
     train: Train, shared_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, room: str
 ) -> None:
@@ -207,7 +207,7 @@ def test_a_cache_that_cannot_be_written(
 
     monkeypatch.setattr(Path, "mkdir", refuse)
     said = train(shared_folder, tmp_path / "run", "--bank", "on", "--cache", cache)
-    advice = f"; {room}choose another place with --cache, or do without a view bank: --bank off"
+    advice = f"; {room}choose another cache folder with --cache, or do without the view bank (--bank off)"
     assert said.code == 3 and said.complaint.endswith(advice)
 
 

@@ -50,7 +50,7 @@ def test_a_given_k_is_kept_whether_used_or_not(train: Command, shared_csv: Path,
         used = {row["id"] for row in csv.DictReader(file)}
     known = len({"cat", "dog"} - used)
     assert len(used) < 9
-    line = f"{len(used)} of 9 categories are in use; without an unlabelled image: {known} known, {9 - len(used) - known} new"
+    line = f"{len(used)} of 9 categories are in use; categories without unlabelled images: {known} known, {9 - len(used) - known} new"
     assert line in said.out.splitlines()
     assert json.loads((run / "evaluation.json").read_text("utf-8"))["k"] == 9
     assert not (run / "estimate.json").exists()
@@ -96,7 +96,9 @@ def test_estimate_k_of_images_and_of_a_run(
     assert json.loads(of_run.out)["k"] >= 2
     for name, value in OF_IMAGES.items():
         said = command("estimate-k", run, name, value)
-        assert said.code == 2 and said.complaint.startswith(f"debgcd: {name} does not go with a run")
+        assert said.code == 2 and said.complaint.startswith(
+            f"debgcd: {name} cannot change the features of the finished run"
+        )
     asked = []
     monkeypatch.setattr("debgcd.estimate.estimate", lambda *given: asked.append(given) or sys.exit(5))
     assert command("estimate-k", run, "--seed", "7").code == 5
@@ -133,7 +135,7 @@ def test_a_plot_that_fails_does_not_take_the_estimate_with_it(
 def test_a_k_that_is_none(command: Command, shared_csv: Path, text: str) -> None:
     said = command("train", shared_csv, "--k", text)
     assert said.code == 2
-    assert "neither a number nor auto nor 2x" in said.complaint
+    assert "neither a number nor auto nor a factor such as 2x" in said.complaint
 
 
 def test_fewer_than_the_known_classes(command: Command, shared_csv: Path) -> None:
@@ -147,7 +149,7 @@ def test_where_nothing_tells_k_the_run_directory_stays_free(train: Command, tiny
         path.unlink()  # one labelled image a class
     run = tmp_path / "run"
     said = train(tiny_folder, run, "--k", "auto", "--method", "sskmeans")
-    assert said.code == 3 and "set --k" in said.complaint
+    assert said.code == 3 and "set the number of categories with --k" in said.complaint
     assert train(tiny_folder, run, "--k", "5", "--method", "sskmeans").code == 0
 
 

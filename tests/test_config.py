@@ -72,8 +72,8 @@ def test_unknown_keys_are_refused_with_a_suggestion(text: str, says: str) -> Non
         ("schedule: {lr: high}", "here: schedule.lr must be a number, not 'high'"),
         ("schedule: {lr: true}", "here: schedule.lr must be a number, not True"),
         ("schedule: {lr: [1]}", "here: schedule.lr must be a number, not [1]"),
-        ("schedule: 5", "here: schedule is a section and needs keys below it, not 5"),
-        ("schedule:", "here: schedule is a section and needs keys below it, not None"),
+        ("schedule: 5", "here: schedule is a section; give it keys, not 5"),
+        ("schedule:", "here: schedule is a section; give it keys, not None"),
         ("ablation: {detector: 1}", "here: ablation.detector must be true or false, not 1"),
         ("ablation: {detector: 'yes'}", "here: ablation.detector must be true or false, not 'yes'"),
         (

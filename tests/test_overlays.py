@@ -284,7 +284,7 @@ def test_the_config_command(capsys: pytest.CaptureFixture[str]) -> None:
 
     assert main(["config", "--preset", "released", "--benchmark", "pets"]) == 0
     text = capsys.readouterr().out
-    assert "# nothing was released for pets with debgcd, so it takes paper's values\n" in text
+    assert "# nothing was released for pets with debgcd, so the values of preset paper apply\n" in text
     values = yaml.safe_load(text)  # it is YAML
     assert values["views.upright"] is False and values["debiased.threshold"] == 0.85
 

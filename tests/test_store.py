@@ -52,7 +52,7 @@ class Work:
     @property
     def recipe(self) -> Recipe:
         size = sum(record(number).nbytes for number in range(COUNT))
-        return Recipe("view bank", self.facts, COUNT, size, self.compute, self.check, "--bank off")
+        return Recipe("view bank", self.facts, COUNT, size, self.compute, self.check, "views.bank: off")
 
 
 @pytest.fixture(autouse=True)
@@ -235,8 +235,8 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int,
     with pytest.raises(DataError) as caught:
         open_store(tmp_path, Work().recipe)
     said = str(caught.value)
-    assert os.strerror(number) in said and str(tmp_path) in said and "are free" in said
-    assert "make room, use --cache on another disk, or --bank off" in said
+    assert os.strerror(number) in said and str(tmp_path) in said and "is free" in said
+    assert "free some space, choose another cache folder, or do without it (views.bank: off)" in said
     assert left(tmp_path) == []
 
 
@@ -268,7 +268,9 @@ def room(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
 def test_no_room_is_said_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     work = Work()
     room(monkeypatch, work.recipe.size - 1)
-    with pytest.raises(DataError, match=r"needs 2 kB in .* but only 2 kB are free; make room, use --cache on another"):
+    with pytest.raises(
+        DataError, match=r"needs 2 kB in .* but only 2 kB is free; free some space, choose another cache"
+    ):
         open_store(tmp_path, work.recipe)
     assert work.starts == [] and left(tmp_path) == []
     room(monkeypatch, work.recipe.size)
@@ -283,7 +285,7 @@ def test_what_is_there_already_needs_no_room(tmp_path: Path, monkeypatch: pytest
     again = Work()
     safe = int(np.fromfile(tmp_path / f"{again.recipe.key}.partial" / "ends", "<i8")[-1])
     room(monkeypatch, again.recipe.size - safe - 1)
-    with pytest.raises(DataError, match="make room"):
+    with pytest.raises(DataError, match="free some space"):
         open_store(tmp_path, again.recipe)
     room(monkeypatch, again.recipe.size - safe)
     open_store(tmp_path, again.recipe)
@@ -337,7 +339,7 @@ def test_a_damaged_store_is_computed_again(
     capsys.readouterr()
     assert content(open_store(tmp_path / "new", again.recipe).folder) == whole and again.starts == [0]
     said = capsys.readouterr().err.splitlines()
-    assert said == [f"view bank: {place} is damaged or not what its name says; computing it again"]
+    assert said == [f"view bank: {place} is damaged or does not match its name; computing it again"]
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
@@ -384,7 +386,7 @@ class Pair:
         monkeypatch.setattr(store, "say", lambda text: self.news[1].send(text))
         self.second = FORK.Process(target=self.want, daemon=True)
         self.second.start()
-        assert self.hear() == "view bank: another run is computing it; waiting for that"
+        assert self.hear() == "view bank: another run is computing it; waiting"
 
     def compute(self) -> None:
         def on_batch(start: int) -> None:

@@ -1,4 +1,4 @@
-"""docs/results.md from the results as data: tables, paired differences, and the text of words.md around them."""
+"""Writes docs/results.md from the results: tables and paired differences inside the text of words.md."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from grid import mean_and_error  # noqa: E402
 from debgcd.reproduce.table import markdown  # noqa: E402
 
 MEASURES = {"all": "All", "old": "Old", "new": "New", "auroc": "AUROC"}
-# what is hoped for, in points of All: (better, worse, at least)
+# goals, in points of All: (better, worse, minimum difference)
 ORDER = [("DebGCD", "SimGCD", 1.0), ("SimGCD", "semi-supervised k-means", 1.0), ("DebGCD", "k-means", 8.0)]
 
 Run = dict[str, Any]
 
 
 def write_page(results: Path, page: Path) -> None:
-    """The text of words.md, with tables for its {names}; what has not been run yet says so."""
+    """Fill the placeholders {name} of words.md with tables; a part that has not been run yet says so."""
     parts = {place.stem: json.loads(place.read_text("utf-8")) for place in sorted(results.glob("*.json"))}
     tables = {name: _part(name, found["runs"]) for name, found in parts.items()}
     tables["measured"] = measured(parts.values())
@@ -43,7 +43,7 @@ def write_page(results: Path, page: Path) -> None:
 
 
 def _part(name: str, runs: list[Run]) -> str:
-    """A row a row of the grid, a group of columns a set: mean ± standard deviation over the seeds."""
+    """One row per data set and row of the grid: mean ± standard deviation over the seeds."""
     measures = ["auroc"] if name == "detector" else list(MEASURES)
     sets = list(dict.fromkeys(run["set"] for run in runs))
     rows = list(dict.fromkeys(run["row"] for run in runs))
@@ -58,7 +58,7 @@ def _part(name: str, runs: list[Run]) -> str:
 
 
 def differences(runs: list[Run]) -> str:
-    """Paired by set and seed: mean ± standard error of All, of AUROC, and the worst run against k-means."""
+    """Differences of All paired by data set and seed, mean ± standard error; AUROC; the worst run compared with k-means."""
     value = {(run["row"], run["set"], run["seed"]): run for run in runs}
     pairs = sorted({(run["set"], run["seed"]) for run in runs})
     rows = []
@@ -71,14 +71,16 @@ def differences(runs: list[Run]) -> str:
         )
         rows.append([f"{better} − {worse}, All", f"{mean:+.1f} ± {error:.1f}", f"≥ {least:.0f}", by_set])
     novelty = [value["DebGCD", *pair]["auroc"] for pair in pairs]
-    rows.append(["AUROC of DebGCD's novelty", f"{statistics.mean(novelty):.1f}, least {min(novelty):.1f}", "≥ 85", ""])
+    rows.append(
+        ["AUROC of DebGCD's novelty", f"{statistics.mean(novelty):.1f}, minimum {min(novelty):.1f}", "≥ 85", ""]
+    )
     worst = min(value["DebGCD", *pair]["all"] - value["k-means", *pair]["all"] for pair in pairs)
     rows.append(["worst run of DebGCD − k-means", f"{worst:+.1f}", "≥ −5", ""])
-    return markdown([f"over {len(pairs)} paired runs", "found", "wanted", "by set"], rows)
+    return markdown([f"over {len(pairs)} paired runs", "result", "goal", "by set"], rows)
 
 
 def curriculum(runs: list[Run]) -> str:
-    """Of DebGCD: the share of unlabelled rows used and the share of right hard labels, early, half way, at the end."""
+    """DebGCD: the share of unlabelled rows used and the share of correct hard labels, per third of the training."""
     rows = []
     for name in dict.fromkeys(run["set"] for run in runs):
         mine = [run for run in runs if run["set"] == name and run["row"] == "DebGCD"]
@@ -97,7 +99,7 @@ def curriculum(runs: list[Run]) -> str:
 
 
 def times(runs: list[Run]) -> str:
-    """Seconds of training, the view bank being built."""
+    """Seconds of training, with the view bank already built."""
     rows = list(dict.fromkeys(run["row"] for run in runs))
     sets = list(dict.fromkeys(run["set"] for run in runs))
     cells = [
@@ -114,7 +116,7 @@ def times(runs: list[Run]) -> str:
 
 
 def hours(parts: Iterable[dict[str, Any]]) -> str:
-    """Of training: each run once, though parts share runs, and those at once divided by their number."""
+    """Hours of training: each run counted once, although parts share runs, divided by the number of parallel runs."""
     each = {
         (run["set"], run["seed"], run["seconds"]): run["seconds"] / part["jobs"]
         for part in parts

@@ -120,7 +120,9 @@ def _checked(features: Tensor, label: Tensor, way: str, most: int | None) -> tup
         )
     count = len(features)
     if not count or int(label.max()) < 0:
-        raise DataError("no image is labelled, so the extent of a category is unknown; label some images, or set --k")
+        raise DataError(
+            "no image is labelled, so the extent of a category is unknown; label some images, or set the number of categories"
+        )
     if not features.isfinite().all():
         rows = (~features.isfinite().all(1)).nonzero()[:, 0]
         raise DataError(
@@ -132,7 +134,7 @@ def _checked(features: Tensor, label: Tensor, way: str, most: int | None) -> tup
     if way == "consensus" and int((label >= 0).sum()) == known:
         raise DataError(
             "each class has only one labelled image, so the width of a category is unknown; label a second image of some "
-            "class, or set --k"
+            "class, or set the number of categories"
         )
     empty = (torch.bincount(label[label >= 0], minlength=known) == 0).nonzero()[:, 0]
     if len(empty):
@@ -141,12 +143,10 @@ def _checked(features: Tensor, label: Tensor, way: str, most: int | None) -> tup
         return known, max(known, min(count // 2, max(8 * known, round(count**0.5))))
     if most < known:
         raise UsageError(
-            f"at most {most} categories are allowed, but {known} classes are labelled already; allow more with --max"
+            f"at most {most} categories are allowed, but {known} classes are labelled already; raise the maximum"
         )
     if most > count:
-        raise UsageError(
-            f"at most {most} categories are allowed, but there are only {count} images; allow fewer with --max"
-        )
+        raise UsageError(f"at most {most} categories are allowed, but there are only {count} images; lower the maximum")
     return known, most
 
 

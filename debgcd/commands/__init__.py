@@ -1,4 +1,4 @@
-"""What each command does: call the rooms, print the result.
+"""One file per command: its options and its handler, which calls the library and prints the result.
 
-Each command imports what it needs when it runs: torch takes seconds, and `debgcd --help` should not wait for it.
+Handlers import what they need when they run: importing torch takes seconds, and `debgcd --help` should be fast.
 """

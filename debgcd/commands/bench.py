@@ -21,28 +21,28 @@ BACKBONES = ("vit-s16", "vit-b16")
 
 
 def add(subparsers: Subparsers) -> None:
-    """The command's options."""
+    """Add the command and its options."""
     parser = add_command(
         subparsers,
         "bench",
         bench,
-        "measure speed and memory on this machine, compared with the plain way",
+        "measure speed and memory on this machine, compared with a plain implementation",
         "debgcd bench step decode -o results.json",
     )
     listed = "; ".join(f"{name}: {what}" for name, what in PARTS.items())
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"default all. {listed}")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"default: all. {listed}")
     parser.add_argument(
-        "--repeats", type=int, default=3, metavar="N", help="timed rounds; the median counts (default 3)"
+        "--repeats", type=int, default=3, metavar="N", help="timed rounds; the median is reported (default 3)"
     )
     parser.add_argument(
         "--batch", type=int, metavar="N", help="images per step (default 16 for vit-s16, 8 for vit-b16)"
     )
     parser.add_argument(
-        "--backbone-size", action="append", choices=BACKBONES, help="default both; repeatable", dest="backbones"
+        "--backbone-size", action="append", choices=BACKBONES, help="default: both; repeatable", dest="backbones"
     )
     parser.add_argument("-o", dest="out", type=Path, metavar="FILE.json", help="also write the results to this file")
     parser.add_argument(
-        "--table", type=Path, metavar="PAGE.md", help="also write them into this page, between its markers"
+        "--table", type=Path, metavar="PAGE.md", help="also write them to this page, between its markers"
     )
 
 
@@ -50,7 +50,7 @@ def bench(options: argparse.Namespace) -> None:
     """`debgcd bench`."""
     for part in options.parts:
         if part not in PARTS:
-            raise UsageError(f"there is no part {part!r}{suggest(part, list(PARTS))}")
+            raise UsageError(f"no part {part!r}{suggest(part, list(PARTS))}")
     for name in ("repeats", "batch"):
         if getattr(options, name) is not None and getattr(options, name) < 1:
             raise UsageError(f"--{name} must be at least 1, not {getattr(options, name)}")

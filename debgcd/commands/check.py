@@ -23,17 +23,19 @@ if TYPE_CHECKING:
 
 
 def add(subparsers: Subparsers) -> None:
-    """The command's options."""
+    """Add the command and its options."""
     parser = add_command(
         subparsers,
         "check",
         check,
-        "say what is labelled, what is broken and what a run would do",
+        "report labelled images, broken files and what a run would do",
         "debgcd check photos/ --k 20",
     )
     add_source(parser)
-    parser.add_argument("--manifest", type=Path, metavar="OUT.csv", help="write the manifest that a run would use")
-    parser.add_argument("--json", action="store_true", help="the same facts for a program")
+    parser.add_argument(
+        "--manifest", type=Path, metavar="OUT.csv", help="write the manifest that a run would use to this file"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
     add_run_options(parser)
 
 
@@ -58,7 +60,7 @@ def check(options: argparse.Namespace) -> None:
 
 
 def _print_benchmark(found: Benchmark) -> None:
-    """|D_l|, |Y_l|, |D_u|, |Y_u| here and in the paper's Table 1."""
+    """Print |D_l|, |Y_l|, |D_u|, |Y_u| here and in the paper's Table 1."""
     counts = found.to_json()
     paper = counts["paper"] or dict.fromkeys(counts["here"], "-")
     print(f"{found.facts.title} in {found.folder}, labelled half: {found.split}")
@@ -67,8 +69,8 @@ def _print_benchmark(found: Benchmark) -> None:
         [["here", *map(str, counts["here"].values())], ["paper", *(str(paper[name]) for name in counts["here"])]],
     )
     if counts["paper"] is None:
-        print("(the paper's table of data sets has no row for it)")
-    print(flush=True)  # before the images are read, which takes long for the larger sets
+        print("(not in the paper's table of data sets)")
+    print(flush=True)  # before the images are read, which takes long for large data sets
 
 
 def _print_findings(found: Findings) -> None:
@@ -77,7 +79,7 @@ def _print_findings(found: Findings) -> None:
     print(
         f"{found.images} images: {found.labelled} labelled, {found.unlabelled} unlabelled, {found.test} in the test split"
     )
-    print(f"{len(found.classes)} known classes; the truth is known of {found.with_truth} images")
+    print(f"{len(found.classes)} known classes; {found.with_truth} images have a truth")
     table(["class", "labelled images"], [[name, str(count)] for name, count in list(found.classes.items())[:20]])
     if len(found.classes) > 20:
         print(f"... and {len(found.classes) - 20} more")
@@ -86,13 +88,13 @@ def _print_findings(found: Findings) -> None:
         for entry in found.skipped[:10]:
             print(f"  {entry['file']!r}: {entry['reason']}")
         if len(found.skipped) > 10:
-            print(f"  ... and {len(found.skipped) - 10} more (all with --json)")
+            print(f"  ... and {len(found.skipped) - 10} more (use --json to list all)")
     for warning in found.warnings:
         print(f"note: {warning}")
     if found.plan is not None:
         plan = found.plan
-        into = "categories whose number it estimates" if plan.k is None else f"{plan.k} categories"
+        into = "categories, estimating their number," if plan.k is None else f"{plan.k} categories"
         print(f"""
-A run would put {found.unlabelled} images into {into} with {plan.method}, preset {plan.preset}:
-  backbone {plan.backbone}, {plan.image_size} px, {plan.views}, {plan.steps} steps of {plan.batch} images
+A run would sort {found.unlabelled} images into {into} with {plan.method}, preset {plan.preset}:
+  backbone {plan.backbone}, {plan.image_size} px, {plan.views}, {plan.steps} steps of {plan.batch} images each
   about {duration(plan.seconds)} on this machine, and {plan.bank_bytes / 1e6:,.0f} MB in {found.cache} (now {found.cache_bytes / 1e6:,.0f} MB)""")

@@ -8,25 +8,29 @@ from typing import Any
 from debgcd.commands.options import BENCHMARKS, Subparsers, add_command
 from debgcd.commands.show import print_json
 
-WIDTH = 46  # columns before the reasons
+WIDTH = 46  # of the column before the reasons
 
 
 def add(subparsers: Subparsers) -> None:
-    """The command's options."""
+    """Add the command and its options."""
     parser = add_command(
         subparsers,
         "config",
         config,
-        "print a resolved configuration, or what differs from another preset, with the reason per value",
+        "print a resolved configuration, or its differences from another preset, with a reason per value",
         "debgcd config --preset small --diff paper\n"
         "  debgcd config --preset released --method simgcd --benchmark cifar100",
     )
     parser.add_argument("--preset", default="paper", help="paper (default), released or small")
-    parser.add_argument("--method", default="debgcd", help="default debgcd")
-    parser.add_argument("--benchmark", metavar="NAME", help=f"with the values for a published set: {BENCHMARKS}")
-    parser.add_argument("--backbone", metavar="NAME", help="dino or dinov2: with the values for it")
-    parser.add_argument("--diff", metavar="PRESET", help="only what differs from this preset, with the value there")
-    parser.add_argument("--json", action="store_true", help="the same values for a program")
+    parser.add_argument("--method", default="debgcd", help="default: debgcd")
+    parser.add_argument(
+        "--benchmark", metavar="NAME", help=f"include the values for a published data set: {BENCHMARKS}"
+    )
+    parser.add_argument("--backbone", metavar="NAME", help="include the values for a backbone: dino or dinov2")
+    parser.add_argument(
+        "--diff", metavar="PRESET", help="print only the values that differ from this preset, and the preset's values"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def config(options: argparse.Namespace) -> None:
@@ -44,7 +48,7 @@ def config(options: argparse.Namespace) -> None:
     if options.diff is not None:
         base = configuration.compose(options.diff, **chosen)
         other = configuration.leaves(configuration.to_dict(base))
-        other["preset"] = values["preset"]  # what was asked; not a difference worth a line
+        other["preset"] = values["preset"]  # the preset's name always differs: not worth a line
         values = {key: value for key, value in values.items() if value != other[key]}
     if options.json:
         print_json({key: {"value": value, "reason": reasons[key]} for key, value in values.items()})
@@ -52,17 +56,19 @@ def config(options: argparse.Namespace) -> None:
     named = " + ".join([f"preset {preset}", *(f"{kind} {name}" for kind, name in chosen.items() if name is not None)])
     print(
         f"# {named}"
-        + ("" if options.diff is None else f"; what differs from {options.diff}, whose value is in brackets")
+        + ("" if options.diff is None else f"; differences from {options.diff}, whose values are in brackets")
     )
     if preset != options.preset:
-        print(f"# nothing was released for {options.benchmark} with {options.method}, so it takes paper's values")
+        print(
+            f"# nothing was released for {options.benchmark} with {options.method}, so the values of preset paper apply"
+        )
     for key, value in values.items():
         told = f"{key}: {_written(value)}" + (f"  ({_written(other[key])})" if other else "")
         print(f"{told:<{WIDTH}}  # {reasons[key]}")
 
 
 def _written(value: Any) -> str:
-    """A value as YAML, on one line."""
+    """A value as one line of YAML."""
     import yaml
 
     return yaml.safe_dump(value, default_flow_style=True, width=10**6, allow_unicode=True).removesuffix("...\n").strip()

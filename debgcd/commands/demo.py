@@ -10,7 +10,7 @@ from debgcd.commands.show import percent, table
 
 
 def add(subparsers: Subparsers) -> None:
-    """The command's options."""
+    """Add the command and its options."""
     parser = add_command(
         subparsers,
         "demo",
@@ -41,11 +41,12 @@ def demo(options: argparse.Namespace) -> None:
     print()
     table(["method", "All", "Old", "New", "AUROC", "seconds"], rows)
     print(f"""
-All: digits in the right category, of those that had no label; Old: those of 0–4, which are known; New: those of 5–9,
-which no label names. Lite0 backbone, seed {options.seed}.
+All: per cent of the unlabelled digits that are in the right category; Old: the same for 0–4, the known classes; New: for
+5–9, which had no labels. AUROC: how well the novelty score separates new from old digits (50: chance, 100: perfectly).
+Backbone lite0, seed {options.seed}.
 
-The categories that DebGCD found: {options.out / "categories.png"}
-What to type next:
+Categories found by DebGCD: {options.out / "categories.png"}
+Next steps:
   debgcd evaluate {options.out / "debgcd"}
   debgcd predict {options.out / "debgcd"} {options.out / "digits"} -o predictions.csv
   debgcd check PATH                      your own images: labelled/<class>/... and unlabelled/...""")

@@ -27,16 +27,16 @@ OF_IMAGES = (
     "bank",
     "config",
     "set",
-)  # options that a run has settled
+)  # options that a finished run has already fixed
 
 
 def add(subparsers: Subparsers) -> None:
-    """The command's options."""
+    """Add the command and its options."""
     parser = add_command(
         subparsers,
         "estimate-k",
         estimate_k,
-        "estimate how many categories there are, known and new",
+        "estimate the number of categories, known and new",
         "debgcd estimate-k photos/ --plot k.png",
     )
     add_source(parser, or_run=True)
@@ -44,18 +44,18 @@ def add(subparsers: Subparsers) -> None:
         "--way",
         choices=("consensus", "ward", "brent"),
         default="consensus",
-        help="consensus (default, with an interval), or one of the two searches alone",
+        help="consensus (default, with an interval), or one of the two searches on its own",
     )
     parser.add_argument(
-        "--max", type=int, metavar="K", help="the largest K to consider (default: from the data's size)"
+        "--max", type=int, metavar="K", help="the largest K to consider (default: depends on the size of the data)"
     )
-    parser.add_argument("--plot", type=Path, metavar="OUT.png", help="draw the score against K")
-    parser.add_argument("--json", action="store_true", help="the same facts for a program")
+    parser.add_argument("--plot", type=Path, metavar="OUT.png", help="plot the score against K")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     add_feature_options(parser)
 
 
 def estimate_k(options: argparse.Namespace) -> None:
-    """Ask images or a run, print the answer."""
+    """`debgcd estimate-k`."""
     from debgcd import estimate
     from debgcd.figures import draw_k_curve, require_drawable, text_plot
 
@@ -77,11 +77,11 @@ about {found.k} categories, known and new (between {found.low} and {found.high})
 
 
 def _for_a_run(options: argparse.Namespace) -> dict[str, Any]:
-    """What may differ from a run's own configuration when its features are looked at again; the rest is refused."""
+    """The settings that may differ from the run's own configuration; other options are refused."""
     for name in OF_IMAGES:
         if getattr(options, name):
             raise UsageError(
-                f"--{name} does not go with a run: the features of {options.path} are its own; leave it out, or name the images"
+                f"--{name} cannot change the features of the finished run {options.path}; omit it, or give the images instead"
             )
     how = {"cache": absolute(options.cache), "device": options.device, "workers": options.workers}
     values = {"seed": options.seed, "run": {name: value for name, value in how.items() if value is not None}}

@@ -10,16 +10,16 @@ from debgcd.commands.show import print_json, print_scores
 
 
 def add(subparsers: Subparsers) -> None:
-    """The command's options."""
+    """Add the command and its options."""
     parser = add_command(
         subparsers,
         "evaluate",
         evaluate,
-        "measure a finished run where the truth is known",
+        "measure the accuracy of a finished run on images with a known truth",
         "debgcd evaluate runs/photos --json",
     )
     parser.add_argument("run", type=Path, metavar="RUN")
-    parser.add_argument("--json", action="store_true", help="the same facts for a program")
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def evaluate(options: argparse.Namespace) -> None:
@@ -31,4 +31,4 @@ def evaluate(options: argparse.Namespace) -> None:
         print_json(scores)
     else:
         print_scores(scores)
-        print(f"also in {options.run / 'evaluation.json'}")
+        print(f"written to {options.run / 'evaluation.json'}")

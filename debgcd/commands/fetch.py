@@ -10,21 +10,23 @@ from debgcd.errors import DataError
 
 
 def add(subparsers: Subparsers) -> None:
-    """The command's options."""
+    """Add the command and its options."""
     parser = add_command(
         subparsers,
         "fetch",
         fetch,
-        "get a benchmark from where it is published",
+        "download a benchmark from where it is published",
         "debgcd fetch cub --root data/",
     )
     parser.add_argument("name", metavar="NAME", help=f"one of {BENCHMARKS}")
-    parser.add_argument("--root", type=Path, required=True, metavar="DIR", help="where the set's folder is to be")
+    parser.add_argument(
+        "--root", type=Path, required=True, metavar="DIR", help="the folder to put the data set's folder into"
+    )
     parser.add_argument(
         "--from",
         dest="source",
         choices=("official", "npm"),
-        help="default: the official address; for cifar10 npm where that cannot be reached",
+        help="default: the official address; for cifar10, npm if that is unreachable",
     )
     add_cache(parser)
 
@@ -38,14 +40,12 @@ def fetch(options: argparse.Namespace) -> None:
 
     about = facts_of(options.name)
     there = next((folder for folder in folders(about, options.root) if folder.exists()), None)
-    if there is not None:  # a second call says so, and does not load it again
+    if there is not None:  # do not download it twice
         try:
             read_benchmark(about.name, there, cache_folder(options.cache))
         except DataError as error:
-            raise DataError(
-                f"move {there} away before fetching again, it is there but cannot be used: {error}"
-            ) from error
+            raise DataError(f"{there} exists but cannot be used ({error}); move it away and fetch again") from error
     else:
         there = get(about, options.root, options.source)
     print(f"""{about.title}: {there}
-what to type next: debgcd check --benchmark {about.name} --root {options.root}""")
+next: debgcd check --benchmark {about.name} --root {options.root}""")

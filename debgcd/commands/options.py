@@ -1,4 +1,4 @@
-"""What commands have in common: how they are added, the options that describe a run, and the configuration from them."""
+"""Shared by the commands: adding a parser, the options of a run, and the configuration built from them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 
 Subparsers = argparse._SubParsersAction  # argparse has no public name for it
-BENCHMARKS = "cifar10, cifar100, imagenet100, imagenet1k, cub, cars, aircraft, pets, herbarium19"  # a test compares
+BENCHMARKS = "cifar10, cifar100, imagenet100, imagenet1k, cub, cars, aircraft, pets, herbarium19"  # a test compares this with the list in data/
 
 
 def add_command(
     subparsers: Subparsers, name: str, work: Callable[[argparse.Namespace], None], summary: str, example: str
 ) -> argparse.ArgumentParser:
-    """A command's parser, to add its options to; `work` is called with them."""
+    """A parser for a new command; `work` is its handler."""
     parser = subparsers.add_parser(
         name,
         help=summary,
@@ -41,26 +41,28 @@ def add_command(
 def add_cache(parser: argparse.ArgumentParser) -> None:
     """`--cache`."""
     parser.add_argument(
-        "--cache", metavar="DIR", help="for view banks and weights (default $DEBGCD_CACHE or ~/.cache/debgcd)"
+        "--cache",
+        metavar="DIR",
+        help="cache folder for view banks and weights (default: $DEBGCD_CACHE or ~/.cache/debgcd)",
     )
 
 
 def add_source(parser: argparse.ArgumentParser, or_run: bool = False) -> None:
-    """PATH, or --benchmark and --root; `read_source` reads it."""
+    """PATH, or --benchmark and --root; see `read_source`."""
     metavar, also = ("PATH|RUN", "; or a finished run") if or_run else ("PATH", "")
     parser.add_argument("path", type=Path, nargs="?", metavar=metavar, help=f"a folder, CSV or Parquet file{also}")
-    parser.add_argument("--benchmark", metavar="NAME", help=f"instead of PATH, a published set: {BENCHMARKS}")
-    parser.add_argument("--root", type=Path, metavar="DIR", help="the benchmark's folder, or the one it lies in")
+    parser.add_argument("--benchmark", metavar="NAME", help=f"a published data set instead of PATH: {BENCHMARKS}")
+    parser.add_argument("--root", type=Path, metavar="DIR", help="the benchmark's folder or its parent")
     parser.add_argument(
         "--split",
         choices=("published", "stratified"),
-        help="which half of a benchmark's known classes is labelled: the published one (default), or half of each class",
+        help="which half of a benchmark's known classes is labelled: the published half (default), or half of each class",
     )
 
 
 @dataclass(frozen=True)
 class Source:
-    """The images a command is about."""
+    """The images that a command works on."""
 
     name: str
     folder: Path  # or file
@@ -72,16 +74,16 @@ def read_source(options: argparse.Namespace) -> Source:
     """PATH or the benchmark, whichever was given."""
     if options.benchmark is None:
         if options.path is None:
-            raise UsageError("say which images: PATH, or --benchmark NAME --root DIR")
+            raise UsageError("no images given; give PATH, or --benchmark NAME --root DIR")
         if options.root is not None or options.split is not None:
-            raise UsageError("--root and --split belong to --benchmark; leave them out, or name a benchmark")
+            raise UsageError("--root and --split need --benchmark; omit them, or give a benchmark")
         from debgcd.data.manifest import read_manifest
 
         return Source(options.path.resolve().stem or "run", options.path, read_manifest(options.path), None)
     if options.path is not None:
-        raise UsageError(f"give either PATH ({options.path}) or --benchmark {options.benchmark}, not both")
+        raise UsageError(f"both PATH ({options.path}) and --benchmark {options.benchmark} given; give only one of them")
     if options.root is None:
-        raise UsageError(f"--benchmark {options.benchmark} needs --root DIR: the set's folder, or the one it lies in")
+        raise UsageError(f"--benchmark {options.benchmark} needs --root DIR: the data set's folder or its parent")
     from debgcd.data.benchmarks import read_benchmark
     from debgcd.machine import cache_folder
 
@@ -90,9 +92,9 @@ def read_source(options: argparse.Namespace) -> Source:
 
 
 def add_feature_options(parser: argparse.ArgumentParser) -> None:
-    """What decides the features of the images; `configured` reads it."""
+    """Options that determine the features of the images; see `configured`."""
     add_cache(parser)
-    parser.add_argument("--preset", help="paper, released or small (default: what fits the data and machine)")
+    parser.add_argument("--preset", help="paper, released or small (default: chosen to suit the data and the machine)")
     parser.add_argument("--seed", type=int)
     parser.add_argument(
         "--backbone",
@@ -101,37 +103,39 @@ def add_feature_options(parser: argparse.ArgumentParser) -> None:
         "or a .pth file",
     )
     parser.add_argument(
-        "--bank", choices=("auto", "on", "off"), help="compute each image's views once and keep them on disk"
+        "--bank", choices=("auto", "on", "off"), help="compute the views of each image once and keep them on disk"
     )
     parser.add_argument("--device", help="auto (default), cpu, cuda, mps")
     parser.add_argument("--workers", type=int, metavar="N", help="decoding processes (default: sized to the machine)")
-    parser.add_argument("--config", type=Path, metavar="FILE.yaml", help="values that differ from the preset")
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE.yaml", help="configuration values that override the preset"
+    )
     parser.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="one value, e.g. detector.weight=0.1; repeatable",
+        help="set one configuration value, e.g. detector.weight=0.1; repeatable",
     )
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """What describes a run; `configured` reads it."""
+    """Options that describe a run; see `configured`."""
     parser.add_argument(
         "--k",
         type=_k,
         metavar="K",
-        help="categories in all, known and new: a number, auto (default: estimated), or 2x (twice the estimate)",
+        help="total number of categories, known and new: a number, auto (default: estimated), or 2x (twice the estimate)",
     )
     parser.add_argument("--method", help=f"default debgcd; one of {', '.join(METHODS)}")
     parser.add_argument(
-        "--epochs", type=int, metavar="N", help="passes over the data; replaces the preset's length; 0: no training"
+        "--epochs", type=int, metavar="N", help="epochs to train, instead of the preset's length; 0: no training"
     )
     add_feature_options(parser)
 
 
 def configured(options: argparse.Namespace, source: Source) -> Config:
-    """Preset, method, benchmark and backbone composed, then K, then --config, then the options, then --set: the later wins."""
+    """The configuration of a run: preset, method, benchmark and backbone, overridden by K, --config, options and --set in turn."""
     from debgcd import config as configuration
 
     given = [] if options.config is None else [(configuration.read_yaml(options.config), str(options.config))]
@@ -147,7 +151,7 @@ def configured(options: argparse.Namespace, source: Source) -> Config:
     benchmark = None if facts is None else facts.name
     short = options.backbone if options.backbone in configuration.names("backbone") else None
     config = configuration.compose(name, benchmark, short, method=str(named[-1]) if named else "debgcd")
-    backbone = options.backbone if short is None else config.backbone.name  # an option, so it wins over --config
+    backbone = options.backbone if short is None else config.backbone.name  # an option overrides --config
     if facts is not None:
         if config.preset != name:
             from debgcd.progress import say
@@ -172,12 +176,12 @@ def configured(options: argparse.Namespace, source: Source) -> Config:
 
 
 def absolute(path: str | None) -> str | None:
-    """A path that means the same from another folder."""
+    """A path made independent of the working directory."""
     return None if path is None else os.path.abspath(path)
 
 
 def _k(text: str) -> dict[str, Any]:
-    """`--k` as values of the configuration."""
+    """The configuration values that `--k` stands for."""
     if text == "auto":
         return {"k": None, "k_times": 1}
     times = re.fullmatch(r"(\d+)x", text)
@@ -185,4 +189,4 @@ def _k(text: str) -> dict[str, Any]:
         return {"k": None, "k_times": int(times[1])}
     if re.fullmatch(r"-?\d+", text):
         return {"k": int(text)}
-    raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor auto nor 2x")
+    raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor auto nor a factor such as 2x")

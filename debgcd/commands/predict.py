@@ -11,19 +11,21 @@ from debgcd.errors import UsageError
 
 
 def add(subparsers: Subparsers) -> None:
-    """The command's options."""
+    """Add the command and its options."""
     parser = add_command(
         subparsers,
         "predict",
         predict,
-        "put new images into the categories of a run",
+        "assign new images to the categories of a run",
         "debgcd predict runs/photos more/ -o out.csv",
     )
-    parser.add_argument("run", type=Path, metavar="RUN", help="a finished run, or its model folder")
+    parser.add_argument("run", type=Path, metavar="RUN", help="a finished run or its model folder")
     parser.add_argument("path", type=Path, metavar="PATH", help="an image, a folder, a CSV or Parquet file")
-    parser.add_argument("-o", dest="out", type=Path, metavar="OUT.csv", help="default: print")
+    parser.add_argument(
+        "-o", dest="out", type=Path, metavar="OUT.csv", help="output file (default: print to standard output)"
+    )
     add_cache(parser)
-    parser.add_argument("--backbone", metavar="PATH", help="where the backbone's weights are now, if they have moved")
+    parser.add_argument("--backbone", metavar="PATH", help="the backbone's weights, if they have moved since training")
 
 
 def predict(options: argparse.Namespace) -> None:
@@ -36,9 +38,9 @@ def predict(options: argparse.Namespace) -> None:
     from debgcd.train.finish import predictions_csv
 
     model = open_model(options.run, cache_folder(options.cache), options.backbone)
-    if options.out is not None:  # before the work, not after it
+    if options.out is not None:  # fail before the work, not after it
         if options.out.is_dir():
-            raise UsageError(f"-o {options.out} is a folder; name the CSV file to write")
+            raise UsageError(f"-o {options.out} is a folder; give the path of a CSV file")
         options.out.parent.mkdir(parents=True, exist_ok=True)
     found = ask(model, read_manifest(options.path))
     text = predictions_csv(found.rows)
@@ -51,7 +53,7 @@ def predict(options: argparse.Namespace) -> None:
         if options.out is not None:
             listed = options.out.with_suffix(".skipped.csv")
             write_skipped(found.skipped, listed)
-            print(f"files that cannot be used: {len(found.skipped)}; why: {listed}", file=sys.stderr)
+            print(f"files that cannot be used: {len(found.skipped)}; for the reasons see {listed}", file=sys.stderr)
         else:
             for entry in found.skipped:
                 print(f"not used: {entry.file!r}: {entry.reason}", file=sys.stderr)

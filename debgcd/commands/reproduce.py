@@ -15,51 +15,51 @@ if TYPE_CHECKING:
     from debgcd.reproduce.run import Plan
 
 
-OWN = {"method", "k", "k_times", "prune", "seed", "preset"}  # what the experiment decides
+OWN = {"method", "k", "k_times", "prune", "seed", "preset"}  # set by the experiment itself
 
 
 def add(subparsers: Subparsers) -> None:
-    """The command's options."""
+    """Add the command and its options."""
     parser = add_command(
         subparsers,
         "reproduce",
         reproduce,
-        "run a table of the paper, and print the paper's numbers beside ours",
-        "debgcd reproduce                                               which experiments there are\n"
+        "run the experiments of a table of the paper, and print the paper's numbers next to ours",
+        "debgcd reproduce                                               list the experiments\n"
         "  debgcd reproduce ssb --root data/                              Table 2, on a machine with GPUs\n"
         "  debgcd reproduce ablation --scale small --root data/ --sets cub --seeds 1",
     )
-    parser.add_argument("name", nargs="?", metavar="NAME", help="the experiment; without it they are listed")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="the experiment (default: list all)")
     parser.add_argument(
         "--root",
         type=Path,
         action="append",
         metavar="DIR",
-        help="where the sets lie; repeatable, the first that has one",
+        help="folder of the data sets; repeatable, the first one that has a set is used",
     )
-    parser.add_argument("--sets", metavar="A,B", help=f"some sets instead of the table's own: {BENCHMARKS}")
+    parser.add_argument("--sets", metavar="A,B", help=f"data sets to use instead of the table's own: {BENCHMARKS}")
     parser.add_argument("--seeds", type=int, default=3, metavar="N", help="runs with seeds 0 to N-1 (default 3)")
     parser.add_argument(
         "--scale",
         choices=("full", "small"),
         default="full",
-        help="small: parts of cifar10, pets and cub, the built-in backbone and the preset small, for two cores",
+        help="small: subsets of cifar10, pets and cub with the built-in backbone and the preset small, for two cores",
     )
-    parser.add_argument("--preset", choices=("paper", "released"), help="at full scale (default paper)")
+    parser.add_argument("--preset", choices=("paper", "released"), help="for full scale (default: paper)")
     parser.add_argument(
-        "--backbone", metavar="NAME", help="another backbone for all runs: a hub id, a folder, or a .pth file"
+        "--backbone", metavar="NAME", help="use another backbone for all runs: a hub id, a folder, or a .pth file"
     )
     parser.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="one value for all runs, e.g. views.bank=on; repeatable",
+        help="set one configuration value for all runs, e.g. views.bank=on; repeatable",
     )
     parser.add_argument(
-        "-o", dest="out", type=Path, metavar="DIR", help="for runs and tables (default runs/reproduce-SCALE)"
+        "-o", dest="out", type=Path, metavar="DIR", help="folder for runs and tables (default: runs/reproduce-SCALE)"
     )
-    parser.add_argument("--plan", action="store_true", help="only say which runs there are, and which are done")
+    parser.add_argument("--plan", action="store_true", help="only list the runs and whether they are done")
     add_cache(parser)
 
 
@@ -79,10 +79,12 @@ def reproduce(options: argparse.Namespace) -> None:
     _require_sense(options, settings)
     if chosen.backbone != "dino" and options.scale == "small":
         raise UsageError(
-            f"{chosen.name} has another backbone, which --scale small replaces; see the experiments of DINO"
+            f"{chosen.name} needs another backbone than --scale small has; choose an experiment that uses DINO"
         )
     if not options.root:
-        raise UsageError(f"say where the sets lie: debgcd reproduce {options.name} --root DIR (debgcd fetch gets some)")
+        raise UsageError(
+            f"no --root given; run debgcd reproduce {options.name} --root DIR (debgcd fetch downloads some data sets)"
+        )
     from debgcd.machine import cache_folder
     from debgcd.reproduce.run import Wish, plan
     from debgcd.reproduce.run import reproduce as work
@@ -102,7 +104,7 @@ def reproduce(options: argparse.Namespace) -> None:
     )
     planned = plan(wish)
     if not planned.cells:
-        raise DataError("none of the sets is there: " + "; ".join(planned.missing))
+        raise DataError("none of the data sets was found: " + "; ".join(planned.missing))
     if options.plan:
         _print_plan(planned)
         return
@@ -110,26 +112,26 @@ def reproduce(options: argparse.Namespace) -> None:
     print(page(outcome), end="")
     print(f"\nwritten to {wish.out / chosen.name}.md and .json")
     if len(outcome.results) < len(planned.cells):
-        raise DataError("some runs are not there, see above; to try them again, type the same again")
+        raise DataError("some runs did not finish (see above); repeat the command to try them again")
 
 
 def _require_sense(options: argparse.Namespace, settings: list[dict[str, Any]]) -> None:
-    """Refuse what contradicts itself or the experiment."""
+    """Refuse options that contradict each other or the experiment."""
     for name in sorted({key for values in settings for key in values} & OWN):
-        raise UsageError(f"--set {name} is the experiment's own to set; leave it out")
+        raise UsageError(f"--set {name}: the experiment sets {name} itself; omit it")
     if options.seeds < 1:
         raise UsageError(f"--seeds must be at least 1, not {options.seeds}")
     if options.scale == "small" and options.preset:
-        raise UsageError("--scale small has the preset small; leave --preset out")
+        raise UsageError("--scale small always uses the preset small; omit --preset")
     if options.out is not None and options.out.exists() and not options.out.is_dir():
-        raise UsageError(f"-o {options.out} is a file; name a folder")
+        raise UsageError(f"-o {options.out} is a file; give a folder")
     for root in options.root or ():
         if not root.is_dir():
-            raise UsageError(f"--root {root} is not a folder")
+            raise UsageError(f"--root {root} is not a folder; give the folder of the data sets")
 
 
 def _typed(options: argparse.Namespace) -> str:
-    """The command without what only says where things are."""
+    """The command as typed, without options that are only paths."""
     words = ["debgcd", "reproduce", options.name, "--scale", options.scale, "--seeds", str(options.seeds)]
     for name in ("preset", "sets", "backbone"):
         if getattr(options, name):
@@ -146,4 +148,4 @@ def _print_plan(found: Plan) -> None:
         ],
     )
     for sentence in found.missing:
-        print(f"not there: {sentence}")
+        print(f"missing: {sentence}")

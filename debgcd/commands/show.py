@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-MISLEADING = 0.1  # accuracy on Old by names less that by the matching
+MISLEADING = 0.1  # accuracy on Old by class name minus accuracy by matching
 
 
 def print_scores(scores: dict[str, Any]) -> None:
-    """A row for each classifier and part; a note where the column Old hides that known classes were recognised."""
+    """One row per classifier and split; a note if the column Old hides that known classes were recognised."""
     rows, hidden = [], []
     for part in ("unlabelled", "test"):
         for classifier in ("gcd", "debiased"):
@@ -22,7 +22,7 @@ def print_scores(scores: dict[str, Any]) -> None:
             values += [found["balanced"], found["nmi"], found["ari"], auroc]
             values += [errors[name] for name in ("true_old", "false_new", "false_old", "true_new")]
             rows.append([part, classifier, str(found["images"]), *map(percent, values)])
-            old, named = accuracy["old"], found.get("named")  # an older evaluation.json lacks it
+            old, named = accuracy["old"], found.get("named")  # missing from an older evaluation.json
             if old is not None and named is not None and named - old > MISLEADING:
                 hidden.append(f"{percent(named)} % ({part}, {classifier})")
     names = ["images", "All", "Old", "New", "balanced", "NMI", "ARI", "AUROC"]
@@ -30,8 +30,8 @@ def print_scores(scores: dict[str, Any]) -> None:
     table(["of", "classifier", *names], rows)
     if hidden:
         print(
-            "note: Old and New come from one matching of categories to classes (Eq. 15), which may give a known class's own "
-            f"category to a larger new class; by name, so many Old images are in their class: {', '.join(hidden)}"
+            "note: Old and New are based on one matching of categories to classes (Eq. 15), which may assign the category of a "
+            f"known class to a larger new class; by class name, Old images in their class: {', '.join(hidden)}"
         )
 
 
@@ -40,7 +40,7 @@ def percent(value: float | None) -> str:
 
 
 def table(head: list[str], rows: list[list[str]]) -> None:
-    """Aligned columns; the first one to the left, numbers to the right."""
+    """Print aligned columns: the first flush left, the others flush right."""
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
     for row in [head, *rows]:
         cells = [

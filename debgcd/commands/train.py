@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def add(subparsers: Subparsers) -> None:
-    """The command's options."""
+    """Add both commands and their options."""
     parser = add_command(
         subparsers,
         "train",
@@ -25,7 +25,7 @@ def add(subparsers: Subparsers) -> None:
     )
     add_source(parser)
     parser.add_argument(
-        "-o", dest="out", type=Path, metavar="RUN", help="run directory, new or empty (default runs/<name>)"
+        "-o", dest="out", type=Path, metavar="RUN", help="run directory, new or empty (default: runs/<name>)"
     )
     _add_verify(parser)
     parser.add_argument(
@@ -33,9 +33,7 @@ def add(subparsers: Subparsers) -> None:
     )
     add_run_options(parser)
 
-    parser = add_command(
-        subparsers, "resume", resume, "go on with a run that was interrupted", "debgcd resume runs/photos"
-    )
+    parser = add_command(subparsers, "resume", resume, "continue an interrupted run", "debgcd resume runs/photos")
     parser.add_argument("run", type=Path, metavar="RUN")
     _add_verify(parser)
 
@@ -44,7 +42,7 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--verify",
         action="store_true",
-        help="read every image again; by default those whose size, time and inode are unchanged are trusted",
+        help="read every image again; by default a file whose size, time and inode are unchanged is trusted",
     )
 
 
@@ -69,13 +67,13 @@ def resume(options: argparse.Namespace) -> None:
     from debgcd.train.start import resume as go_on
 
     if open_run(options.run).finished:
-        print(f"the run in {options.run} has finished; its results: {options.run / 'predictions.csv'}")
+        print(f"run {options.run} has already finished; results: {options.run / 'predictions.csv'}")
         return
     _print_results(go_on(options.run, options.verify))
 
 
 def _print_results(run: Run) -> None:
-    """What a finished run has to show."""
+    """Print the scores of a finished run, its unused categories and its files."""
     from debgcd.train.finish import read_predictions
 
     rows, categories = read_predictions(run)
@@ -85,9 +83,9 @@ def _print_results(run: Run) -> None:
     empty = [category.known for category in categories if category.category not in used]
     if empty:
         print(
-            f"{len(used)} of {len(categories)} categories are in use; without an unlabelled image: {sum(empty)} known, "
+            f"{len(used)} of {len(categories)} categories are in use; categories without unlabelled images: {sum(empty)} known, "
             f"{len(empty) - sum(empty)} new"
         )
     print(f"""
 categories of {len(rows)} unlabelled images: {run.predictions}
-what to type next: debgcd predict {run.folder} PATH -o out.csv""")
+next: debgcd predict {run.folder} PATH -o out.csv""")

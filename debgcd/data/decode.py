@@ -1,7 +1,7 @@
-"""From a file to (H, W, 3) uint8 pixels, or to a typed reason why not; nothing else ever comes out.
+"""Decode a file to (H, W, 3) uint8 pixels, or raise `Unusable` with a typed reason; no other error escapes.
 
-Formats are told apart by their first bytes, never by their name, and only those in `_PLUGINS` are tried: Pillow also
-knows formats that start other programs (EPS calls Ghostscript), and no file given to debgcd may be executed.
+Formats are recognised by their first bytes, never by the file name, and only those in `_PLUGINS` are tried. Pillow also
+supports formats that start other programs (EPS calls Ghostscript), and debgcd must never execute a file it is given.
 """
 
 import errno
@@ -22,9 +22,9 @@ from PIL import Image, ImageFile
 from debgcd.data.endings import ends_early
 from debgcd.data.jpeg import decode_quickly, scale_down, sharpen
 
-MAX_PIXELS = 200_000_000  # as its header states; a larger image is refused before any of it is decoded
+MAX_PIXELS = 200_000_000  # according to the header; a larger image is refused before decoding
 MAX_ASPECT = (
-    8  # longer images are cropped: enlarging the short side of a 2000 × 1 strip to 256 makes half a million columns
+    8  # longer images are cropped: resizing a 2000 × 1 strip to a short side of 256 would give half a million columns
 )
 
 _PLUGINS = {
@@ -48,7 +48,7 @@ _SIGNATURES = {
     b"II+\0": "TIFF",
     b"MM\0+": "TIFF",
 }
-_BMP_HEADERS = {12, 16, 40, 52, 56, 64, 108, 124}  # sizes; "BM" alone is how a text about BMW begins
+_BMP_HEADERS = {12, 16, 40, 52, 56, 64, 108, 124}  # header sizes; "BM" alone could be a text about BMW
 
 
 class Reason(StrEnum):
@@ -70,10 +70,10 @@ class Reason(StrEnum):
 
 
 class Unusable(Exception):
-    """A file that cannot be used, with the typed reason and a few words of detail."""
+    """A file cannot be used; carries a typed reason and a short detail."""
 
     def __init__(self, reason: Reason, detail: str) -> None:
-        super().__init__(reason, detail)  # both as args, so that it survives the way back from a worker process
+        super().__init__(reason, detail)  # both as args, so that the exception can be pickled in a worker process
         self.reason = reason
         self.detail = " ".join(detail.split())[:200]
 
@@ -84,8 +84,8 @@ class Unusable(Exception):
 class _Quiet:
     """Silences warnings while any thread is decoding.
 
-    `warnings.catch_warnings` swaps a global list: entered and left by threads in turn it can leave "ignore" behind for
-    good. Counting lets the first one in save the filters and the last one out restore them.
+    `warnings.catch_warnings` replaces a global list: overlapping use by several threads can leave "ignore" in place for good.
+    With a counter, the first thread to enter saves the filters and the last to leave restores them.
     """
 
     def __init__(self) -> None:
@@ -110,11 +110,11 @@ _quiet = _Quiet()
 
 
 def decode(path: Path, short_side: int | None = None, upright: bool = True) -> np.ndarray:
-    """Read an image as (H, W, 3) uint8 RGB, its first frame, at most MAX_ASPECT times as long as wide.
+    """Read the first frame of an image as (H, W, 3) uint8 RGB, cropped to an aspect ratio of at most MAX_ASPECT.
 
-    Without `short_side` a JPEG's pixels are those of Pillow, as in public code. With it, a JPEG may come back at 1/2, 1/4 or
-    1/8 of its size, in no side below `short_side`. upright: turned as its EXIF orientation says.
-    Raises Unusable, and nothing else, for whatever the file is.
+    Without `short_side`, a JPEG's pixels are Pillow's, as in public code. With it, a JPEG may be returned at 1/2, 1/4 or 1/8
+    of its size, with no side shorter than `short_side`. upright: apply the EXIF orientation.
+    Raises Unusable, and nothing else, whatever the file contains.
     """
     if short_side is not None and short_side < 1:
         raise ValueError(f"short_side must be at least 1, not {short_side}")
@@ -127,12 +127,12 @@ def decode(path: Path, short_side: int | None = None, upright: bool = True) -> n
 
 
 def regular_file(path: Path) -> os.stat_result:
-    """The stat of a regular, non-empty file; else Unusable, with nothing opened, since a named pipe would block."""
+    """The stat of a regular, non-empty file, otherwise Unusable. Does not open the file: a named pipe would block."""
     try:
         found = os.stat(path)
     except FileNotFoundError as error:
         link = os.path.islink(path)
-        raise Unusable(Reason.MISSING, "a symbolic link to nothing" if link else "no such file") from error
+        raise Unusable(Reason.MISSING, "a broken symbolic link" if link else "no such file") from error
     except OSError as error:
         reason = Reason.SYMLINK_LOOP if error.errno == errno.ELOOP else Reason.UNREADABLE
         raise Unusable(reason, error.strerror or str(error)) from error
@@ -153,7 +153,7 @@ def _pixels(file: BinaryIO, size: int, short_side: int | None, upright: bool) ->
         image = _open(file, kind)
     except Unusable:
         raise
-    except Exception as error:  # Pillow's plugins raise nearly anything on damaged input
+    except Exception as error:  # Pillow's plugins raise almost anything on damaged input
         raise _failure(error, file, size, kind, opened=False) from error
     width, height = image.size
     if not width * height:
@@ -169,14 +169,14 @@ def _pixels(file: BinaryIO, size: int, short_side: int | None, upright: bool) ->
             if scale > 1:
                 image.draft(image.mode, (width // scale, height // scale))
             image.load()
-            if kind == "PNG" and ends_early(file, size, kind):  # Pillow is content without the last chunk
-                raise Unusable(Reason.TRUNCATED, "the file ends before its end chunk")
+            if kind == "PNG" and ends_early(file, size, kind):  # Pillow accepts a PNG without its last chunk
+                raise Unusable(Reason.TRUNCATED, "the file ends before its IEND chunk")
             pixels = np.array(_rgb(image, kind))
         if pixels.shape[1] < width:
             pixels = sharpen(pixels, height / scale, width / scale)
         orientation = None
         if upright:
-            with suppress(Exception):  # a damaged EXIF block says nothing about the pixels
+            with suppress(Exception):  # a damaged EXIF block does not affect the pixels
                 orientation = image.getexif().get(0x0112)
         return _turned(pixels, orientation)
     except Unusable:
@@ -186,7 +186,7 @@ def _pixels(file: BinaryIO, size: int, short_side: int | None, upright: bool) ->
 
 
 def _turned(pixels: np.ndarray, orientation: object) -> np.ndarray:
-    """Undo an EXIF orientation: 5 to 8 are stored with rows for columns, and each may be mirrored in either way."""
+    """Undo an EXIF orientation: 5 to 8 swap rows and columns, and each may be mirrored along either axis."""
     if orientation in (5, 6, 7, 8):
         pixels = pixels.swapaxes(0, 1)
     if orientation in (3, 4, 7, 8):
@@ -214,14 +214,14 @@ def _kind(head: bytes) -> str:
             return "AVIF"
         if any(brand in brands for brand in (b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1")):
             return "HEIF"
-    raise Unusable(Reason.NOT_AN_IMAGE, f"its first bytes are of none of {', '.join(_PLUGINS)}")
+    raise Unusable(Reason.NOT_AN_IMAGE, f"its first bytes match none of {', '.join(_PLUGINS)}")
 
 
 def _open(file: BinaryIO, kind: str) -> ImageFile.ImageFile:
-    """Read the header with the one plugin for this kind of file.
+    """Read the header with the plugin for this kind of file.
 
-    The plugin is called itself rather than through `Image.open`, which hides its error messages and has a limit of
-    pixels of its own that only a change for the whole process would lift.
+    The plugin is called directly, not through `Image.open`, which hides its error messages and has its own pixel limit that
+    can be changed only for the whole process.
     """
     try:
         plugin = importlib.import_module(_PLUGINS[kind])
@@ -229,7 +229,7 @@ def _open(file: BinaryIO, kind: str) -> ImageFile.ImageFile:
             plugin.register_heif_opener()
     except ImportError as error:
         extra = "pip install 'debgcd[heif]'" if kind == "HEIF" else "update Pillow"
-        raise Unusable(Reason.UNSUPPORTED, f"{kind} cannot be read here: {extra}") from error
+        raise Unusable(Reason.UNSUPPORTED, f"{kind} is not supported by this installation: {extra}") from error
     if kind not in Image.OPEN:
         raise Unusable(Reason.UNSUPPORTED, f"this Pillow was built without {kind}")
     file.seek(0)
@@ -237,11 +237,11 @@ def _open(file: BinaryIO, kind: str) -> ImageFile.ImageFile:
 
 
 def _rgb(image: Image.Image, kind: str) -> Image.Image:
-    """Convert any of Pillow's modes to RGB: transparency over white, deep greys scaled to 8 bits.
+    """Convert any Pillow mode to RGB: transparency over white, high bit depths scaled to 8 bits.
 
-    16 bits are shifted by 8, as Pillow does for 16-bit RGB, so that a dark image stays dark beside a bright one.
-    Floats, and 32-bit integers of a TIFF, have no fixed range. Floats all within 0..1 are taken as 0..1, for the same
-    reason; anything else is stretched from its least to its greatest finite value, and what is not finite becomes 0.
+    16-bit values are shifted right by 8, as Pillow does for 16-bit RGB, so a dark image stays darker than a bright one.
+    Floats, and 32-bit integers in a TIFF, have no fixed range. Floats that all lie in 0..1 keep that range, for the same
+    reason; otherwise the finite values are stretched to 0..255, and non-finite values become 0.
     """
     if image.mode.startswith("I;16") or (image.mode == "I" and kind != "TIFF"):
         return Image.fromarray((np.asarray(image).clip(0, 65535) >> 8).astype(np.uint8)).convert("RGB")
@@ -254,7 +254,7 @@ def _rgb(image: Image.Image, kind: str) -> Image.Image:
             image = image.convert("RGBA")
             white = Image.new("RGBA", image.size, "white")
             return Image.alpha_composite(white, image).convert("RGB")
-        return image if image.mode == "RGB" else image.convert("RGB")  # which would copy
+        return image if image.mode == "RGB" else image.convert("RGB")  # convert would copy
     except ValueError as error:
         raise Unusable(Reason.UNSUPPORTED, f"colour mode {image.mode}") from error
 
@@ -279,15 +279,15 @@ def _crop(pixels: np.ndarray) -> np.ndarray:
 
 def _failure(error: Exception, file: BinaryIO, size: int, kind: str, opened: bool) -> Unusable:
     detail = f"{kind}: {error}" if str(error) else f"{kind}: {type(error).__name__}"
-    if isinstance(error, OSError) and error.errno:  # from the disk; Pillow's own OSErrors carry no number
+    if isinstance(error, OSError) and error.errno:  # from the disk; Pillow's own OSErrors have no errno
         return Unusable(Reason.UNREADABLE, error.strerror or detail)
     if isinstance(error, MemoryError | Image.DecompressionBombError):
         return Unusable(Reason.TOO_LARGE, detail)
     said = any(word in str(error).lower() for word in ("truncated", "unexpected end", "end of file"))
     if said or ends_early(file, size, kind):
         return Unusable(Reason.TRUNCATED, detail)
-    if kind == "PPM" and not opened:  # "P6 " is a weak signature, prose may begin like that
+    if kind == "PPM" and not opened:  # "P6 " is a weak signature: text may begin like that
         return Unusable(Reason.NOT_AN_IMAGE, detail)
-    if kind == "TIFF" and not opened:  # complete, but of a layout Pillow has no mode for, such as float RGB
+    if kind == "TIFF" and not opened:  # complete, but in a layout that Pillow has no mode for, such as float RGB
         return Unusable(Reason.UNSUPPORTED, detail)
     return Unusable(Reason.CORRUPT, detail)

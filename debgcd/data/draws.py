@@ -1,7 +1,7 @@
-"""Random numbers as a pure function of what they are for, so that nothing about randomness needs saving.
+"""Stateless random numbers: a pure function of (seed, stream, counters).
 
-A generator with state would have to be checkpointed, handed to loader workers and split over ranks. Instead every number
-is computed from (seed, stream, counters): the same on every machine, in any order, in any process.
+A stateful generator would have to be checkpointed, passed to loader workers and split over ranks. These numbers are the same
+on every machine, in any order and in any process, so there is no state to save.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ _STEP = np.uint64(0x9E3779B97F4A7C15)
 
 
 def uniform(seed: int, stream: str, *counters: int | NDArray[np.int64]) -> NDArray[np.float64]:
-    """Uniform numbers in [0, 1), one for each element of the broadcast counters.
+    """Uniform numbers in [0, 1), one per element of the broadcast counters.
 
-    `stream` names the use ("crop", "sample"), so that two uses with equal counters do not share numbers.
+    `stream` names the purpose ("crop", "sample"), so that two purposes with equal counters get different numbers.
     """
     state = np.asarray(stream_seed(seed, stream), dtype=np.uint64)
-    with np.errstate(over="ignore"):  # arithmetic modulo 2^64 is the point
+    with np.errstate(over="ignore"):  # arithmetic modulo 2^64 is intended
         for counter in counters:
             state = _mix(state ^ _mix(np.asarray(counter, dtype=np.int64).astype(np.uint64) + _STEP))
     return (state >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def stream_seed(seed: int, stream: str) -> int:
-    """A 64-bit seed for one named use of the run's seed, e.g. for a torch generator."""
+    """A 64-bit seed derived from the run's seed for one purpose, e.g. for a torch generator."""
     return int.from_bytes(hashlib.sha256(f"{seed}/{stream}".encode()).digest()[:8], "little")
 
 
 def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The finaliser of SplitMix64 (Steele et al. 2014): every input bit reaches every output bit."""
+    """The finaliser of SplitMix64 (Steele et al. 2014): every input bit affects every output bit."""
     x = x + _STEP
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

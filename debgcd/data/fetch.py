@@ -44,7 +44,7 @@ def fetch(facts: Facts, root: Path, source: str | None = None) -> Path:
     if not facts.archives:
         raise UsageError(f"{facts.title} cannot be fetched: {facts.how_to_get}")
     if source == "npm" and facts.npm is None:
-        raise UsageError(f"{facts.title} is not in npm; leave out --from npm")
+        raise UsageError(f"{facts.title} is not in npm; use the official address")
     for folder in folders(facts, root):
         if folder.exists():
             raise UsageError(f"{folder} exists already; move it away, or keep it")
@@ -213,7 +213,7 @@ def _require_room(part: Path, wanted: float) -> None:
     if free < wanted:
         raise DataError(
             f"{part.parent} has {free / 1e9:.1f} GB free, but downloading and unpacking {part.stem} needs "
-            f"{wanted / 1e9:.1f} GB; free some space, or choose another --root"
+            f"{wanted / 1e9:.1f} GB; free some space, or choose another folder"
         )
 
 

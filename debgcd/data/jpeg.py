@@ -1,9 +1,9 @@
-"""A JPEG in about the size that is needed: scaled while it is decoded, by simplejpeg if that is installed, else by Pillow.
+"""Decode a JPEG at roughly the size that is needed, with simplejpeg if it is installed, otherwise with Pillow.
 
-JPEG stores blocks of 8 × 8 pixels as frequencies, and a decoder that is asked for 1/8, 1/4 or 1/2 leaves out what that
-size does not need. (simplejpeg also knows 3/8, 5/8, ...; without vector instructions they take longer than the next
-larger one of these.) Both libraries use the same algorithms, and what simplejpeg does not decode without a warning is
-left to Pillow, so that a file can be used, or not and why, does not depend on which of them is there.
+JPEG stores blocks of 8 × 8 pixels as frequencies, and a decoder asked for 1/8, 1/4 or 1/2 of the size skips the frequencies
+that are not needed. (simplejpeg also supports 3/8, 5/8, ..., but without vector instructions these are slower than the next
+larger of the three.) Both libraries use the same algorithms. A file that simplejpeg does not decode without a warning is left
+to Pillow, so whether a file is usable, and the reason if it is not, does not depend on the library.
 """
 
 from functools import cache
@@ -14,53 +14,54 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL.ImageFile import ImageFile
 
-MARGIN = 11 / 8  # so many times the size needed: nearer to it, means of whole blocks alias in the final resize
-BYTES_A_PIXEL, METADATA = 4, 2**22  # no JPEG needs more of either; what follows in a larger file is a video or the like
+MARGIN = 11 / 8  # decode at least this multiple of the size needed; below it, block averages alias in the final resize
+BYTES_PER_PIXEL, METADATA = 4, 2**22  # upper bounds for a JPEG; what follows in a larger file is, for example, a video
 
 
 @cache
 def library() -> ModuleType | None:
-    """simplejpeg, or None where it is not installed or cannot be loaded."""
+    """simplejpeg, or None if it is not installed or cannot be imported."""
     try:
         import simplejpeg
 
         return simplejpeg
-    except Exception:  # built for another numpy it raises a ValueError; Pillow can do all of its work
+    except Exception:  # a ValueError if it was built for another numpy; Pillow can replace it
         return None
 
 
 def scale_down(width: int, height: int, short_side: int) -> int:
-    """The largest of 8, 4, 2, 1 such that the image divided by it is still large enough for `short_side`."""
+    """The largest of 8, 4, 2, 1 that leaves the image large enough for `short_side`."""
     return next((scale for scale in (8, 4, 2) if min(width, height) >= scale * MARGIN * short_side), 1)
 
 
 def decode_quickly(image: ImageFile, file: BinaryIO, size: int, scale: int) -> NDArray[np.uint8] | None:
-    """RGB pixels, ceil(height / scale) × ceil(width / scale) × 3, by simplejpeg; None: leave it to Pillow.
+    """RGB pixels, ceil(height / scale) × ceil(width / scale) × 3, decoded by simplejpeg; None: leave it to Pillow.
 
-    image: the header of the file, as Pillow read it; size: bytes of the file.
+    image: the header as read by Pillow; size: of the file, in bytes.
     """
     simplejpeg = library()
-    if simplejpeg is None or image.mode not in ("L", "RGB"):  # CMYK is stored inverted or not; Pillow knows which
+    if simplejpeg is None or image.mode not in ("L", "RGB"):  # CMYK may be stored inverted; Pillow handles both
         return None
     width, height = image.size
     file.seek(0)
-    data = file.read(min(size, BYTES_A_PIXEL * width * height + METADATA))
+    data = file.read(min(size, BYTES_PER_PIXEL * width * height + METADATA))
     try:
-        if simplejpeg.decode_jpeg_header(data)[:2] != (height, width):  # the size that was checked is Pillow's
+        if simplejpeg.decode_jpeg_header(data)[:2] != (height, width):  # the pixel limit was checked with Pillow's size
             return None
         rows, columns = -(-height // scale), -(-width // scale)
-        # strict: otherwise a file that ends early comes back with grey rows
+        # strict: otherwise a truncated file is returned with grey rows
         return simplejpeg.decode_jpeg(data, "RGB", min_height=rows, min_width=columns, strict=True)
-    except Exception:  # whatever it is that this decoder minds: Pillow decodes the file, or says what is wrong with it
+    except Exception:  # any failure here: Pillow decodes the file or reports what is wrong
         return None
 
 
 def sharpen(pixels: NDArray[np.uint8], height: float, width: float) -> NDArray[np.uint8]:
-    """Undo what scaling in the decoder blurred; `height`, `width`: what the image measures in pixels of this size.
+    """Undo the blur of scaling in the decoder; `height`, `width`: exact size of the scaled image in pixels.
 
-    A pixel is about the mean over a box of its own width, which weakens a wave of f periods a pixel by sin(πf) / πf.
-    Less 1/20 of the second differences makes up for that, exactly at f = 1/5, so that the final resize gives nearly
-    what it would give from the whole image. The last row and column go if most of them lies beyond the image's edge.
+    A scaled pixel is roughly the mean over a box of one pixel, which attenuates a wave of f cycles per pixel by
+    sin(πf) / πf. Subtracting 1/20 of the second differences compensates for this, exactly at f = 1/5, so the final resize
+    gives nearly the same result as from the full image. The last row and column are dropped if most of them lies beyond the
+    edge of the image.
     """
     values = pixels[: int(height + 0.5), : int(width + 0.5)].astype(np.int16)
     sharp = values * 20 + 10

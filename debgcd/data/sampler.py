@@ -1,4 +1,4 @@
-"""Which images a step sees: the global batch as a function of (seed, step)."""
+"""The images of each step: the global batch as a function of (seed, step)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from debgcd.data.draws import uniform
 
 @dataclass(frozen=True)
 class Draws:
-    """Part of a batch: `image[i]` is the image of draw `draw[i]`; every random choice about it depends on the draw.
+    """Part of a batch: `image[i]` is the image of draw `draw[i]`.
 
-    Not on the image: a labelled image is drawn about twice an epoch, and the two draws must differ.
+    Random choices, such as crops, depend on the draw and not on the image: a labelled image is drawn about twice per epoch,
+    and the two draws must differ.
     """
 
     draw: NDArray[np.int64]
@@ -30,7 +31,7 @@ class Sampler:
         self._seed = seed
 
     def draws(self, step: int, rank: int = 0, ranks: int = 1) -> Draws:
-        """The slice of the global batch of `step` that belongs to `rank`."""
+        """The slice of the global batch at `step` that belongs to `rank`."""
         draw = step * self.batch + np.arange(self.batch, dtype=np.int64)
         draw = np.array_split(draw, ranks)[rank]
         image = np.searchsorted(self._cumulative, uniform(self._seed, "sample", draw), side="right")

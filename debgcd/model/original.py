@@ -1,7 +1,7 @@
-"""The weights of DINO and DINOv2 as their authors publish them (`.pth`), in the names the hub uses.
+"""DINO and DINOv2 weights as published by their authors (`.pth`), converted to the hub's tensor names.
 
-Only names change and the fused query-key-value matrix is cut in three, so one forward pass (see `vit.py`) serves both
-forms. All sizes are read off the tensors' shapes: nothing depends on the file's name.
+Tensors are renamed, and the fused query-key-value matrix is split into three, so one forward pass (see `vit.py`) serves both
+formats. All sizes are inferred from tensor shapes; nothing depends on the file name.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from torch import Tensor
 
 from debgcd.errors import DataError
 
-# A chunked DINOv2 (`blocks.<chunk>.<block>.`) keeps the global number of the block, so the chunk can be dropped.
+# A chunked DINOv2 (`blocks.<chunk>.<block>.`) numbers its blocks globally, so the chunk can be dropped.
 _BLOCK = re.compile(r"^blocks\.(?:\d+\.)?(\d+)\.(?=[a-z])")
 _WRAPPER = re.compile(r"^(module\.)?(backbone\.)?")
-# Parts of pretraining that no feature depends on.
+# Parts used only in pretraining; features do not depend on them.
 _UNUSED = re.compile(r"^(head|dino_head|ibot_head)\.|^mask_token$")
 
 _OUTSIDE = {
@@ -52,13 +52,13 @@ _DINOV2 = _ATTENTION | {
 
 
 def read_original(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The model's configuration and its tensors, both in the hub's terms."""
+    """The model's configuration and its tensors, both in the hub's format."""
     tensors = _state_dict(path)
     needed = ("cls_token", "pos_embed", "patch_embed.proj.weight", "blocks.0.attn.qkv.weight", "blocks.0.norm1.weight")
     if missing := [name for name in needed if name not in tensors]:
         raise DataError(
             f"{path} has no tensor {', '.join(missing)}, so it is not a DINO or DINOv2 vision transformer; "
-            "pass one of their published .pth files, or a folder with config.json and model.safetensors"
+            "give one of their published .pth files, or a folder with config.json and model.safetensors"
         )
     try:
         config = _config(tensors)
@@ -70,20 +70,20 @@ def read_original(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def _state_dict(path: Path) -> dict[str, Tensor]:
-    """The named tensors of the file, without wrappers' prefixes and pretraining heads; no code in it is ever run."""
+    """The named tensors of the file, without wrapper prefixes and pretraining heads; never runs code from the file."""
     if not path.is_file():
-        raise DataError(f"there is no file {path}; check the path given as the backbone")
+        raise DataError(f"no file {path}; check the path of the backbone")
     try:
-        # A full DINO checkpoint also holds its arguments: a Namespace only carries values, so it is safe to allow.
+        # A full DINO checkpoint also contains its arguments. A Namespace holds only values, so allowing it is safe.
         with torch.serialization.safe_globals([argparse.Namespace]):
             content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # a damaged or hostile file can make the unpickler fail in any way
+    except Exception as error:  # a damaged or malicious file can make the unpickler raise anything
         raise DataError(
-            f"{path} is damaged or holds pickled objects other than tensors, which debgcd never runs; "
+            f"{path} is damaged or contains pickled objects other than tensors, which debgcd never loads; "
             "save only the model's state dict, or download the file again"
         ) from error
     if isinstance(content, dict) and isinstance(content.get("teacher"), dict):
-        content = content["teacher"]  # the average of the student; the authors' published weights are this one
+        content = content["teacher"]  # the moving average of the student, which the authors publish as the weights
     if not isinstance(content, dict) or not all(isinstance(v, Tensor) for v in content.values()):
         raise DataError(
             f"{path} is not a state dict (names to tensors, or one under the key 'teacher'); "
@@ -103,7 +103,7 @@ def _config(tensors: dict[str, Tensor]) -> dict[str, Any]:
     common = {
         "hidden_size": width,
         "num_hidden_layers": 1 + max(int(match[1]) for name in tensors if (match := _BLOCK.match(name))),
-        "num_attention_heads": width // 64,  # in all published sizes
+        "num_attention_heads": width // 64,  # true of all published sizes
         "image_size": side * patch,
         "patch_size": patch,
         "num_channels": channels,
@@ -112,7 +112,7 @@ def _config(tensors: dict[str, Tensor]) -> dict[str, Any]:
     }
     if "blocks.0.ls1.gamma" not in tensors:
         return common | {"model_type": "vit", "intermediate_size": hidden}
-    # w12 stacks gate and value, each two thirds of the hidden size that the ratio means.
+    # w12 stacks gate and value, each two thirds of the hidden size given by the ratio.
     dinov2 = {"mlp_ratio": round(hidden * 0.75 / width) if swiglu else hidden // width, "use_swiglu_ffn": swiglu}
     if "register_tokens" not in tensors:
         return common | dinov2 | {"model_type": "dinov2"}
@@ -121,7 +121,7 @@ def _config(tensors: dict[str, Tensor]) -> dict[str, Any]:
 
 
 def _rename(tensors: dict[str, Tensor], inside: dict[str, str]) -> dict[str, Tensor]:
-    """Tensors under the hub's names; one that has none there keeps its own, to be reported as unexpected."""
+    """Rename tensors to the hub's names; an unknown tensor keeps its name and is later reported as unexpected."""
     renamed: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         if (match := _BLOCK.match(name)) is None:

@@ -1,7 +1,7 @@
-"""Vision transformers (DINO, DINOv2 with and without registers, DINOv3) as trunk and tail.
+"""Vision transformers (DINO, DINOv2 with and without registers, DINOv3), split into trunk and tail.
 
-The models are those of Hugging Face `transformers`, by hub id, local folder or the authors' own `.pth` file. That
-library is imported only inside functions, because it takes seconds.
+The models are those of Hugging Face `transformers`, given by hub id, local folder or the authors' `.pth` file. That library
+is imported only inside functions, because importing it takes seconds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from debgcd.model.folded import Rotation, cls_row, first_block
 from debgcd.model.hub import IMAGENET_MEAN, IMAGENET_STD, Pretrained, download, line, read_folder, some
 from debgcd.model.original import read_original
 
-# The hub's model_type -> how `transformers` starts the names of its classes.
+# The hub's model_type -> prefix of the class names in `transformers`.
 FAMILIES = {
     "vit": "ViT",
     "dinov2": "Dinov2",
@@ -33,13 +33,13 @@ FAMILIES = {
     "dinov3_vit": "DINOv3ViT",
 }
 
-# Tensors that the CLS feature does not depend on: they may be absent, or present without a place to go.
+# Tensors that do not affect the CLS feature: they may be missing or unexpected.
 _UNUSED = re.compile(r"(^|\.)(mask_token$|pooler\.|classifier\.|head\.)")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 class VitBackbone(Backbone):
-    """A vision transformer, cut before its last `tail_blocks` blocks; the feature is the normed CLS row."""
+    """A vision transformer, split before its last `tail_blocks` blocks; the feature is the normalised CLS row."""
 
     standardise = False
     tuned: nn.ModuleList
@@ -57,20 +57,20 @@ class VitBackbone(Backbone):
     ) -> None:
         super().__init__()
         depth = model.config.num_hidden_layers
-        # Families and versions name their parts differently, but each has one list of blocks and one outer LayerNorm.
+        # Names of parts differ between families and versions, but each model has one list of blocks and one outer LayerNorm.
         blocks = next(m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) == depth)
         self.identity = identity
         self.width = model.config.hidden_size
         self.heads = model.config.num_attention_heads
         self.image_size = image_size
         self.embeddings = model.embeddings
-        self.rotary = getattr(model, "rope_embeddings", None)  # DINOv3: positions enter in every block
+        self.rotary = getattr(model, "rope_embeddings", None)  # DINOv3: positions are encoded in every block
         self.tail_blocks = tuned_blocks if tail_blocks is None else tail_blocks
         self.frozen = nn.ModuleList(blocks[: depth - self.tail_blocks])
         self.late = nn.ModuleList(blocks[depth - self.tail_blocks : depth - tuned_blocks])
         self.tuned = nn.ModuleList(blocks[depth - tuned_blocks :])
         self.norm = next(m for m in model.children() if isinstance(m, nn.LayerNorm))
-        # ViT resizes its position embeddings only when asked; the others have no such switch.
+        # ViT resizes its position embeddings only on request; the other families have no such switch.
         asks = "interpolate_pos_encoding" in inspect.signature(self.embeddings.forward).parameters
         self._resize: dict[str, bool] = {"interpolate_pos_encoding": True} if asks else {}
         self.register_buffer("pixel_mean", 255 * torch.tensor(mean).view(3, 1, 1), persistent=False)
@@ -80,7 +80,7 @@ class VitBackbone(Backbone):
         self.eval()
 
     def tokens(self, pixels: Tensor) -> Tensor:
-        """(N, 3, S, S) normalised pixels -> (N, 1 + registers + patches, width), or the CLS row alone without a tail."""
+        """(N, 3, S, S) normalised pixels -> (N, 1 + registers + patches, width), or only the CLS row if there is no tail."""
         if pixels.shape[-2:] != (self.image_size, self.image_size):
             got = "×".join(map(str, pixels.shape[-2:]))
             raise ValueError(f"images are {got}, but this backbone was loaded for image_size {self.image_size}")
@@ -90,7 +90,7 @@ class VitBackbone(Backbone):
         )
 
     def tail(self, tokens: Tensor) -> Tensor:
-        """What `tokens` gives -> the CLS row, (N, width)."""
+        """Output of `tokens` -> the CLS row, (N, width)."""
         return self.norm(self._cls_row([*self.late, *self.tuned], tokens) if self.tail_blocks else tokens[:, 0])
 
     def _cls_row(self, blocks: Sequence[nn.Module], tokens: Tensor) -> Tensor:
@@ -109,7 +109,8 @@ class VitBackbone(Backbone):
     def _rotation(self, tokens: Tensor) -> Rotation | None:
         if self.rotary is None:
             return None
-        return self.rotary(tokens.new_empty(1, 3, self.image_size, self.image_size))  # taken for size, device and type
+        # only the size, device and dtype of this tensor are used
+        return self.rotary(tokens.new_empty(1, 3, self.image_size, self.image_size))
 
 
 def load_vit(
@@ -123,7 +124,7 @@ def load_vit(
 ) -> VitBackbone:
     """The backbone `name`: a local folder, a `.pth` or `.pt` file, or a hub id.
 
-    `revision` and `cache` are for hub ids only. Any `image_size` that is a multiple of the patch will do.
+    `revision` and `cache` apply only to hub ids. `image_size` may be any multiple of the patch size.
     """
     path = Path(name).expanduser()
     commit = None
@@ -136,7 +137,7 @@ def load_vit(
         source, commit = read_folder(folder), folder.name if _COMMIT.fullmatch(folder.name) else None
     else:
         raise UsageError(
-            f"backbone {name!r} is neither a folder, a .pth file nor a hub id such as facebook/dino-vitb16"
+            f"backbone {name!r} is neither a folder nor a .pth file nor a hub id such as facebook/dino-vitb16; check the name"
         )
     model = _build(source, name, tuned_blocks if tail_blocks is None else tail_blocks, image_size)
     identity = Identity(name=name, revision=commit, sha256=_sha256(source.files))
@@ -154,15 +155,15 @@ def load_vit(
 def _build(source: Pretrained, name: str, tuned_blocks: int, image_size: int) -> Any:
     kind = str(source.config.get("model_type"))
     if kind not in FAMILIES:
-        raise DataError(f"backbone {name} is of model_type {kind}; use one of these types: {', '.join(FAMILIES)}")
+        raise DataError(f"backbone {name} has the unsupported model_type {kind}; use one of: {', '.join(FAMILIES)}")
     modeling = importlib.import_module(f"transformers.models.{kind}.modeling_{kind}")
     cls = getattr(modeling, FAMILIES[kind] + "Model")
     try:
         config = cls.config_class.from_dict(source.config)
-    except Exception as error:  # the configuration is a stranger's file, and each version validates it in its own way
+    except Exception as error:  # an untrusted file, and each version of transformers validates it differently
         raise DataError(f"config.json of {name} is not valid ({line(error)}); download the model again") from error
     if not isinstance(config.patch_size, int) or config.num_channels != 3:
-        raise DataError(f"backbone {name} does not take three channels in square patches; choose one that does")
+        raise DataError(f"backbone {name} does not take RGB images in square patches; choose one that does")
     _check_sizes(name, config.num_hidden_layers, config.patch_size, tuned_blocks, image_size)
     try:
         with _quiet():
@@ -173,7 +174,7 @@ def _build(source: Pretrained, name: str, tuned_blocks: int, image_size: int) ->
                 dtype=torch.float32,
                 attn_implementation="sdpa",
                 output_loading_info=True,
-                ignore_mismatched_sizes=True,  # so that they are all named below instead of one by one
+                ignore_mismatched_sizes=True,  # to report all of them below, not only the first
                 **({"add_pooling_layer": False} if "add_pooling_layer" in inspect.signature(cls).parameters else {}),
             )
     except Exception as error:  # as above
@@ -183,13 +184,13 @@ def _build(source: Pretrained, name: str, tuned_blocks: int, image_size: int) ->
     problems = {
         "missing": report["missing_keys"],
         "unexpected": report["unexpected_keys"],
-        # transformers 4 gives names, 5 gives them with both shapes
-        "of another shape": [key if isinstance(key, str) else key[0] for key in report["mismatched_keys"]],
+        # transformers 4 lists names, transformers 5 lists names with both shapes
+        "wrong shape": [key if isinstance(key, str) else key[0] for key in report["mismatched_keys"]],
     }
     named = {what: some(key for key in keys if not _UNUSED.search(key)) for what, keys in problems.items()}
     if any(named.values()):
         said = "; ".join(f"{what}: {keys}" for what, keys in named.items() if keys)
-        raise DataError(f"the tensors of {name} do not match a {kind} model ({said}); use the weights as published")
+        raise DataError(f"the tensors of {name} do not match a {kind} model ({said}); use the published weights")
     return model
 
 
@@ -199,12 +200,14 @@ def _check_sizes(name: str, depth: int, patch: int, tuned_blocks: int, image_siz
     if image_size % patch or image_size <= 0:
         below = max(image_size, 0) // patch * patch
         nearest = f"{below} or {below + patch}" if below else f"{patch}"
-        raise UsageError(f"image_size {image_size} is not a multiple of the patch of {name}, {patch}; use {nearest}")
+        raise UsageError(
+            f"image_size {image_size} is not a multiple of {patch}, the patch size of {name}; use {nearest}"
+        )
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep `transformers` from printing its own report: what matters of it is raised as an error."""
+    """Silence the loading report of `transformers`; problems are raised as errors instead."""
     from transformers.utils import logging
 
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -219,7 +222,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _sha256(files: Iterable[Path]) -> str:
-    """Of the files' bytes, one after the other."""
+    """Hash of the concatenated files."""
     digest = hashlib.sha256()
     for path in files:
         with path.open("rb") as file:

@@ -1,1 +1,1 @@
-"""Every table of the paper as a grid of runs, and the paper's numbers beside ours."""
+"""Every table of the paper as a grid of runs, and its numbers compared with ours."""

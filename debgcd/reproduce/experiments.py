@@ -1,4 +1,4 @@
-"""What each experiment runs: the data is `reproduce/experiments.yaml`."""
+"""The runs of each experiment, as listed in `reproduce/experiments.yaml`."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from debgcd.overlay import suggest
 
 @dataclass(frozen=True)
 class Experiment:
-    """A table of the paper, or two that have the same rows."""
+    """A table of the paper, or two tables with the same rows."""
 
     name: str
     tables: tuple[int, ...]
     sets: tuple[str, ...]
-    rows: dict[str, dict[str, Any]]  # what each row changes in the configuration
+    rows: dict[str, dict[str, Any]]  # row -> configuration values that it changes
     backbone: str = "dino"
-    paper: dict[str, dict[str, Any]] = field(default_factory=dict)  # rows whose numbers stand in another table
-    calibrate: bool = False  # show the test split too, and choose a row by its images of the known classes
-    estimated_k: bool = False  # K as the paper estimated it; estimated here where it did not
+    paper: dict[str, dict[str, Any]] = field(default_factory=dict)  # rows whose numbers are in another table
+    calibrate: bool = False  # also show the test split, and select a row by its accuracy on known classes
+    estimated_k: bool = False  # use the paper's estimate of K; where it has none, estimate K here
 
     @property
     def title(self) -> str:
-        """What the tables show."""
+        """The titles of the tables."""
         return "; ".join(f"Table {number}: {table(number).title}" for number in self.tables)
 
     @property
     def measures(self) -> tuple[str, ...]:
-        """What is compared: All, Old, New, or AUROC."""
+        """The measures compared: All, Old, New, or AUROC."""
         return table(self.tables[0]).measures
 
     def printed(self, row: str, column: str) -> dict[str, Number]:
-        """The paper's numbers of a row for a set, by measure; empty where it has none."""
+        """The paper's numbers for a row and a data set, by measure; empty if it has none."""
         elsewhere = self.paper.get(row)
         places = [(elsewhere["table"], elsewhere["row"])] if elsewhere else [(number, row) for number in self.tables]
         for number, name in places:
@@ -48,12 +48,12 @@ class Experiment:
 
     @property
     def others(self) -> list[str]:
-        """Rows of the paper that are of methods which are not here."""
+        """Rows of the paper's table whose methods are not implemented here."""
         return [row for row in table(self.tables[0]).rows if row not in self.rows]
 
 
 def experiments() -> dict[str, Experiment]:
-    """All of them, by name, in the order of the paper."""
+    """All experiments by name, in the paper's order."""
     text = (resources.files("debgcd.reproduce") / "experiments.yaml").read_text("utf-8")
     found = {}
     for name, values in yaml.safe_load(text).items():
@@ -63,8 +63,8 @@ def experiments() -> dict[str, Experiment]:
 
 
 def experiment(name: str) -> Experiment:
-    """One of them, or an error that says which there are."""
+    """The experiment of this name, or an error with suggestions."""
     known = experiments()
     if name not in known:
-        raise UsageError(f"there is no experiment {name!r}{suggest(name, list(known))}")
+        raise UsageError(f"no experiment {name!r}{suggest(name, list(known))}")
     return known[name]

@@ -1,7 +1,7 @@
-"""The runs of an experiment: which there are, and how they are brought to their end, each by the command line's own words.
+"""The grid of runs of an experiment: resumable, one `debgcd train` or `debgcd resume` subprocess per run.
 
-A run's folder is named after all that its result depends on, so that experiments share runs, and one that is finished is
-never repeated.
+The name of a run's folder is a hash of everything that its result depends on, so experiments share runs and a finished run
+is never repeated.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from debgcd.train.run import open_run
 
 @dataclass(frozen=True)
 class ImageList:
-    """A set's manifest as a CSV file, which all of its runs share; the file is named after its content."""
+    """The manifest of a data set as a CSV file shared by all of its runs; the file name contains a hash of the content."""
 
     name: str  # of the set
     count: int
@@ -64,21 +64,21 @@ class Cell:
 
     @property
     def finished(self) -> bool:
-        """Whether the run has come to its end; one whose folder is damaged has not."""
+        """Whether the run has finished; False if its folder is damaged."""
         try:
             return self._begun and open_run(self.folder).finished
         except (DebgcdError, OSError):
             return False
 
     def command(self) -> list[str]:
-        """What to type to begin this run, after `write`, or to go on with it."""
+        """The command that starts this run (call `write` first) or resumes it."""
         if self._begun:
             return ["debgcd", "resume", str(self.folder)]
         where = ["--preset", self.config.preset, "--config", str(self.settings), "-o", str(self.folder)]
         return ["debgcd", "train", str(self.images.path), *where]
 
     def write(self) -> None:
-        """The files that the command names."""
+        """Write the files that the command refers to."""
         self.settings.parent.mkdir(parents=True, exist_ok=True)
         write_text(self.settings, configuration.dump(self.config))
         if not self.images.path.exists():
@@ -98,8 +98,8 @@ class Cell:
 
 
 def cell(row: str, seed: int, images: ImageList, config: Config, out: Path) -> Cell:
-    """The run of a row on a set; its folder tells runs with other settings or images apart."""
-    if config.backbone.tuned_blocks is None:  # the method's own number, said or not, is the same run
+    """The run of a row on a data set, in a folder named by a hash of its settings and images."""
+    if config.backbone.tuned_blocks is None:  # the method's default, given explicitly or not, is the same run
         blocks = METHODS[config.method].cut.tuned
         config = replace(config, backbone=replace(config.backbone, tuned_blocks=blocks))
     settings = {key: value for key, value in configuration.to_dict(config).items() if key not in ("run", "seed")}
@@ -109,7 +109,7 @@ def cell(row: str, seed: int, images: ImageList, config: Config, out: Path) -> C
 
 
 def devices() -> list[str | None]:
-    """Each GPU by the name that CUDA_VISIBLE_DEVICES knows it by; one None where there is at most one."""
+    """The GPUs as CUDA_VISIBLE_DEVICES names them; [None] if there is at most one."""
     import torch
 
     count = torch.cuda.device_count()
@@ -120,12 +120,12 @@ def devices() -> list[str | None]:
 
 
 def finish(cells: Iterable[Cell], places: Sequence[str | None], program: Sequence[str] = ()) -> dict[Path, str]:
-    """Bring every run to its end, one at a time on each place; the folders of those that failed, and why.
+    """Run every cell to its end, one at a time per place; returns the folders of failed runs and the reasons.
 
-    program: instead of this package's command line.
+    program: used instead of this package's command line.
     """
     program = list(program) or [sys.executable, "-m", "debgcd.cli"]
-    runs = {cell.folder: cell for cell in cells}  # rows of one configuration are one run
+    runs = {cell.folder: cell for cell in cells}  # rows with the same configuration are one run
     open_ones = [cell for cell in runs.values() if not cell.finished]
     say(f"{len(runs)} runs: {len(runs) - len(open_ones)} done, {len(open_ones)} to do")
     for cell in open_ones:
@@ -158,19 +158,19 @@ Start = Callable[..., str]
 
 @contextmanager
 def _children() -> Iterator[Start]:
-    """Starts runs in processes of their own; when this one is told to stop, each is, once, and waited for."""
+    """Start runs in subprocesses; when this process is told to stop, stop each of them once and wait for it."""
     running: set[subprocess.Popen[bytes]] = set()
     stopped = False
 
     def start(cell: Cell, title: str, program: list[str], place: str | None, alone: bool) -> str:
-        """Why the run failed; empty if it did not, or was stopped."""
+        """Run to the end; returns the reason for a failure, or an empty string if the run succeeded or was stopped."""
         if stopped:
             return ""
         say(title)
         surroundings = {**os.environ, **({} if place is None else {"CUDA_VISIBLE_DEVICES": place})}
         command, reason = cell.command(), ""
         with open(cell.log, "ab") as log:
-            # A group of its own: Ctrl-C reaches the child through us alone, since a second signal would cut a step in two.
+            # A new session: Ctrl-C must reach the child only through this process, because a second signal would interrupt a step.
             child = subprocess.Popen(
                 [*program, *command[1:]],
                 stdout=log,
@@ -179,7 +179,7 @@ def _children() -> Iterator[Start]:
                 start_new_session=True,
             )
             running.add(child)
-            if stopped:  # told to while it was starting
+            if stopped:  # told to stop while it was starting
                 child.send_signal(signal.SIGINT)
             assert child.stderr is not None
             for line in child.stderr:
@@ -193,7 +193,7 @@ def _children() -> Iterator[Start]:
         running.discard(child)
         if stopped or not code:
             return ""
-        return reason or f"exit code {code}; its log is {cell.log}"
+        return reason or f"exit code {code}; see the log {cell.log}"
 
     def stop(number: int, frame: object) -> None:
         nonlocal stopped

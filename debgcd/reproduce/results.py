@@ -1,4 +1,4 @@
-"""What the runs of an experiment found, as data."""
+"""The results of an experiment's runs, as data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from debgcd.train.run import open_run
 
 @dataclass(frozen=True)
 class Result:
-    """A finished run: accuracies and AUROC in per cent, None where there is none."""
+    """The result of a finished run: accuracies and AUROC in per cent, or None."""
 
     row: str
     set: str
@@ -27,28 +27,28 @@ class Result:
     backbone: str
     preset: str
     k_trained: int  # given or estimated
-    k: int  # at the end, less where categories were pruned
-    images: int  # unlabelled ones that were scored
+    k: int  # at the end: smaller if categories were pruned
+    images: int  # number of unlabelled images scored
     unlabelled: dict[str, float | None]  # all, old, new, auroc
     test: dict[str, float | None] = field(default_factory=dict)  # all, old, new, and named (see `evaluate.Scores`)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """An experiment as far as it has come."""
+    """The state of an experiment: its results so far."""
 
     experiment: Experiment
-    command: str  # what was typed
+    command: str  # as typed
     scale: str
     sets: tuple[str, ...]
-    true_k: dict[str, int]  # of each set that is there
+    true_k: dict[str, int]  # data set -> K, for the sets found
     seeds: int
     results: tuple[Result, ...]
-    not_run: tuple[str, ...]  # a sentence each
+    not_run: tuple[str, ...]  # one sentence per run or data set
     facts: dict[str, Any]  # date, machine, versions
 
     def here(self, row: str, name: str, measure: str, split: str = "unlabelled") -> Number | None:
-        """Mean over the seeds, and their standard deviation if there are several."""
+        """Mean over the seeds, with the standard deviation if there are several."""
         found = [
             value
             for result in self.results
@@ -60,17 +60,17 @@ class Outcome:
         return Number(statistics.mean(found), statistics.stdev(found) if len(found) > 1 else None)
 
     def seeds_of(self, row: str, name: str) -> int:
-        """How many runs of a row have finished."""
+        """The number of finished runs of a row."""
         return sum((result.row, result.set) == (row, name) for result in self.results)
 
     def chosen(self, name: str) -> str | None:
-        """The row that is best on test images of the known classes; no truth of a new class is looked at."""
+        """The row with the best accuracy on test images of known classes; the truth of new classes is never used."""
         known = {row: self.here(row, name, "named", "test") for row in self.experiment.rows}
         there = {row: value.mean for row, value in known.items() if value is not None}
         return max(there, key=there.__getitem__) if there else None
 
     def to_json(self) -> dict[str, Any]:
-        """All but the table, which is made from this and the paper's numbers."""
+        """Everything except the table, which is made from this and the paper's numbers."""
         return {
             "experiment": self.experiment.name,
             "command": self.command,
@@ -83,12 +83,12 @@ class Outcome:
 
 
 def result(cell: Cell) -> Result:
-    """What a finished run says of itself."""
+    """Read the result of a finished run."""
     try:
         return _result(cell)
     except (OSError, ValueError, KeyError, DebgcdError) as error:
         raise DataError(
-            f"{cell.folder} cannot be used ({error}); put that right and remove it to have the run again"
+            f"{cell.folder} cannot be used ({error}); fix the cause, delete this folder, run again"
         ) from error
 
 
@@ -97,7 +97,7 @@ def _result(cell: Cell) -> Result:
     found = json.loads(run.evaluation.read_text("utf-8"))
     gcd = found["unlabelled"]["gcd"]
     if len(run.manifest) != cell.images.count:
-        raise DataError(f"some images cannot be read, see {run.folder / 'skipped.csv'}")
+        raise DataError(f"some images cannot be read; see {run.folder / 'skipped.csv'}")
     assert run.config.k is not None
     return Result(
         row=cell.row,

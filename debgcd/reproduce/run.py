@@ -1,4 +1,4 @@
-"""From an experiment's name to its table."""
+"""Plan and run an experiment, and write its table."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Scale = Literal["full", "small"]
 
 @dataclass(frozen=True)
 class Wish:
-    """What was asked for."""
+    """What the user asked for."""
 
     experiment: Experiment
     roots: tuple[Path, ...]
@@ -35,14 +35,14 @@ class Wish:
     cache: Path
     command: str = ""  # as typed, for the page
     scale: Scale = "full"
-    sets: tuple[str, ...] = ()  # none: those of the experiment
+    sets: tuple[str, ...] = ()  # empty: the experiment's own
     seeds: int = 3
     preset: str = "paper"
-    settings: tuple[dict[str, Any], ...] = ()  # laid over the configuration of every run
+    settings: tuple[dict[str, Any], ...] = ()  # override the configuration of every run
 
     @property
     def chosen_sets(self) -> tuple[str, ...]:
-        """By name, each once."""
+        """The names of the data sets, without duplicates."""
         if self.sets:
             return tuple(dict.fromkeys(resolve(name) for name in self.sets))
         if self.scale == "full":
@@ -52,7 +52,7 @@ class Wish:
 
 @dataclass(frozen=True)
 class Plan:
-    """Every run of a grid, the true K of each set, and a sentence for each set that is not there."""
+    """Every run of a grid, the true K of each data set, and one sentence per missing data set."""
 
     cells: tuple[Cell, ...]
     true_k: dict[str, int]
@@ -60,8 +60,9 @@ class Plan:
 
 
 def plan(wish: Wish) -> Plan:
-    """Read the sets, and say which runs there are; nothing is written."""
-    rows = {name: _rows(wish, name) for name in wish.chosen_sets}  # a wrong setting is said before a large set is read
+    """Read the data sets and list the runs; writes nothing."""
+    # first, so that a wrong setting is reported before a large data set is read
+    rows = {name: _rows(wish, name) for name in wish.chosen_sets}
     cells, true_k, missing = [], {}, []
     for name in wish.chosen_sets:
         try:
@@ -81,7 +82,7 @@ def plan(wish: Wish) -> Plan:
 
 
 def reproduce(wish: Wish, plan: Plan) -> Outcome:
-    """Bring the runs of the grid to their end, and compare; written to OUT/NAME.json and OUT/NAME.md."""
+    """Run the grid to its end and write the comparison to OUT/NAME.json and OUT/NAME.md."""
     wish.out.mkdir(parents=True, exist_ok=True)
     with lock(wish.out, "reproducing a table"):
         failed = finish(plan.cells, devices())
@@ -111,7 +112,7 @@ def reproduce(wish: Wish, plan: Plan) -> Outcome:
 
 
 def read_first(name: str, roots: Sequence[Path], cache: Path) -> Benchmark:
-    """The set from the first root that has it whole; where none has, what is wrong in each."""
+    """The data set from the first root that holds a complete copy; otherwise an error per root."""
     errors = []
     for root in roots:
         try:
@@ -122,7 +123,7 @@ def read_first(name: str, roots: Sequence[Path], cache: Path) -> Benchmark:
 
 
 def _rows(wish: Wish, name: str) -> dict[str, Config]:
-    """The configuration of each row on a set, composed for the row's own method; K comes later."""
+    """The configuration of each row on a data set, composed for the row's method; K is set later."""
     fell_back = []
     rows = {}
     for row, values in wish.experiment.rows.items():
@@ -135,16 +136,16 @@ def _rows(wish: Wish, name: str) -> dict[str, Config]:
         config = replace(config, run=replace(config.run, cache=str(wish.cache.absolute())))
         changes = [(configuration.fitted(config, settings, "--set"), "--set") for settings in wish.settings]
         changes.append((values, f"{wish.experiment.name}, row {row}"))
-        if wish.scale == "small" and wish.experiment.estimated_k:  # features of one cut: all rows have one estimate
+        if wish.scale == "small" and wish.experiment.estimated_k:  # one trunk for all rows: they share an estimate
             changes.append(({"backbone": {"tuned_blocks": 2}}, row))
         rows[row] = configuration.override_all(config, changes)
     if fell_back:
         methods = ", ".join(dict.fromkeys(fell_back))
-        say(f"{name}: preset paper for {methods}, because nothing was {wish.preset} for it")
+        say(f"{name}: preset paper for {methods}, because there are no {wish.preset} values for it")
     return rows
 
 
 def _estimated(wish: Wish, name: str) -> int | None:
-    """The paper's estimate of K, at full scale; None: to be estimated here."""
+    """The paper's estimate of K, at full scale; None if it is to be estimated here."""
     printed = paper.table(10).rows["estimated"].get(name) if wish.scale == "full" else None
     return None if printed is None else int(printed["k"].mean)

@@ -1,4 +1,4 @@
-"""How large an experiment is: the whole sets as published, or parts of them for a machine without a GPU."""
+"""The scale of an experiment: complete data sets, or subsets for a machine without a GPU."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from debgcd.data.manifest import Manifest
 
 @dataclass(frozen=True)
 class Small:
-    """The part of a set that `--scale small` takes."""
+    """The subset of each data set that `--scale small` uses."""
 
-    sets: tuple[str, ...] = ("cifar10", "pets", "cub")  # those that can be had without a form
+    sets: tuple[str, ...] = ("cifar10", "pets", "cub")  # those that can be downloaded without registration
     classes: int = 50
-    images: int = 1500  # of the training split
+    images: int = 1500  # training images
 
 
 def part(manifest: Manifest, classes: int, images: int) -> Manifest:
-    """At most so many classes, known and new ones in turn, and about so many training images, alike from each class.
+    """A subset with at most `classes` classes, known and new alternating, and about `images` training images.
 
-    Of each class's labelled, unlabelled and test images every n-th stays, so that their proportions do. A function of the
-    manifest alone: no seed.
+    Keeps every n-th labelled, unlabelled and test image per class, so the proportions stay the same. Deterministic: depends
+    only on the manifest, not on a seed.
     """
     known = list(manifest.classes)
     new = sorted({truth for truth in manifest.truths if truth is not None} - set(known))
@@ -38,12 +38,12 @@ def part(manifest: Manifest, classes: int, images: int) -> Manifest:
 
 
 def classes_of(manifest: Manifest) -> int:
-    """How many classes there truly are, known and new."""
+    """The true number of classes, known and new."""
     return len(set(manifest.truths) - {None} | set(manifest.classes))
 
 
 def _in_turn(known: list[str], new: list[str]) -> list[str]:
-    """The first known, the first new, the second known, ...; then what is left of the longer list."""
+    """First known, first new, second known, ...; then the rest of the longer list."""
     pairs = [name for pair in zip(known, new, strict=False) for name in pair]
     shorter = min(len(known), len(new))
     return pairs + known[shorter:] + new[shorter:]

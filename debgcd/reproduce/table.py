@@ -1,4 +1,4 @@
-"""The paper's numbers beside ours, as a page of Markdown that reads well in a terminal too."""
+"""The paper's numbers next to ours, as a Markdown page that is also readable in a terminal."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from debgcd.reproduce.results import Outcome
 
 NAMES = {"all": "All", "old": "Old", "new": "New", "auroc": "AUROC", "k": "K"}
 SMALL = (
-    "Small scale: parts of the sets, a short schedule, and a backbone that has seen ImageNet's labels. This is not a "
-    "reproduction of the paper's numbers; what can be compared is the order of the rows."
+    "Small scale: subsets of the data sets, a short schedule, and a backbone trained with ImageNet's labels. This does not "
+    "reproduce the paper's numbers; only the order of the rows can be compared."
 )
 
 
 def page(outcome: Outcome) -> str:
-    """The whole page: where it was measured, a table a set, what was not run."""
+    """The whole page: the machine, one table per data set, and the runs that are missing."""
     blocks = [f"# {outcome.experiment.title}", _about(outcome)]
     for name in outcome.sets:
         if any(result.set == name for result in outcome.results):
@@ -44,7 +44,7 @@ def _about(outcome: Outcome) -> str:
         values = sorted({str(getattr(result, what)) for result in results})
         told.append(f"{what}: {', '.join(values)}" if values else "")
     told += sorted({result.views for result in results})
-    line = "; ".join(text for text in told if text) + ". In per cent, of the unlabelled images."
+    line = "; ".join(text for text in told if text) + ". Per cent of the unlabelled images."
     return line if outcome.scale == "full" else f"{line}\n\n{SMALL}"
 
 
@@ -79,7 +79,7 @@ def _table(outcome: Outcome, name: str, split: str = "unlabelled") -> str:
 
 
 def _numbers_of_classes(outcome: Outcome, row: str, name: str) -> list[str]:
-    """Table 10: the true K, the paper's estimate, and what the row was trained with."""
+    """Table 10: the true K, the paper's estimate, and the K that the row was trained with."""
     printed = table(10).rows["estimated"].get(name, {}).get("k")
     here = outcome.here(row, name, "k")
     true = outcome.true_k.get(name)
@@ -89,13 +89,13 @@ def _numbers_of_classes(outcome: Outcome, row: str, name: str) -> list[str]:
 def _choice(outcome: Outcome, name: str) -> str:
     row = outcome.chosen(name)
     if row is None:
-        return "No row can be chosen: there is no test image of a known class."
+        return "No row can be selected: there is no test image of a known class."
     told = ", ".join(f"{each}: {_shown(outcome.here(each, name, 'named', 'test'))}" for each in outcome.experiment.rows)
-    return f"Chosen by the test images of the known classes alone, by the share that is put into its own class ({told}): **{row}**."
+    return f"Selected by accuracy on test images of known classes only ({told}): **{row}**."
 
 
 def _average(outcome: Outcome) -> list[str]:
-    """Where the paper gives the mean over the sets."""
+    """The mean over the data sets, if the paper reports it."""
     experiment = outcome.experiment
     printed = {row: experiment.printed(row, "average").get("all") for row in experiment.rows}
     ran = [row for row in experiment.rows if any(result.row == row for result in outcome.results)]
@@ -125,7 +125,7 @@ def _difference(printed: Number | None, here: Number | None) -> str:
 
 
 def markdown(head: list[str], rows: list[list[str]]) -> str:
-    """A table with its columns aligned; the first to the left, numbers to the right."""
+    """A Markdown table with aligned columns: the first flush left, the others flush right."""
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
     lines = [
         "| "

@@ -50,7 +50,7 @@ def test_check_prints_the_paper_beside(command: Command, tmp_path: Path, publish
 
 def test_check_without_a_row_in_the_paper(command: Command, tmp_path: Path, pets: Made) -> None:
     said = command("check", "--benchmark", "pets", "--root", tmp_path / "sets", *QUICK)
-    assert said.code == 0 and cells(said.out, "paper") == ["-"] * 4 and "no row for it" in said.out
+    assert said.code == 0 and cells(said.out, "paper") == ["-"] * 4 and "not in the paper's table" in said.out
 
 
 def test_check_as_json_and_the_manifest(command: Command, tmp_path: Path, pets: Made) -> None:
@@ -129,11 +129,11 @@ def test_a_run_inside_the_set_is_refused_and_beside_it_is_not(command: Command, 
 
 
 WRONG = {
-    "nothing": ([], "say which images"),
-    "both": (["photos", "--benchmark", "cub", "--root", "."], "either PATH"),
+    "nothing": ([], "no images given"),
+    "both": (["photos", "--benchmark", "cub", "--root", "."], "both PATH"),
     "no root": (["--benchmark", "cub"], "needs --root DIR"),
-    "a root alone": (["photos", "--root", "."], "belong to --benchmark"),
-    "a split alone": (["photos", "--split", "stratified"], "belong to --benchmark"),
+    "a root alone": (["photos", "--root", "."], "need --benchmark"),
+    "a split alone": (["photos", "--split", "stratified"], "need --benchmark"),
     "unknown": (["--benchmark", "cubs", "--root", "."], "did you mean 'cub'?"),
     "unknown split": (["--benchmark", "cub", "--root", ".", "--split", "random"], "--split"),
     "no such root": (["--benchmark", "cub", "--root", "nowhere"], "no folder"),

@@ -434,5 +434,5 @@ def test_ctrl_c_says_how_to_go_on(
 
     monkeypatch.setattr("debgcd.data.fetch.unpack", stop)
     said = command("fetch", "pets", "--root", tmp_path / "root")
-    assert said.code == 130 and said.err.splitlines()[-1] == "debgcd: stopped; to go on, type the same again"
+    assert said.code == 130 and said.err.splitlines()[-1] == "debgcd: stopped; to continue, repeat the command"
     assert not (tmp_path / "root" / "oxford-iiit-pet").exists()

@@ -33,14 +33,14 @@ def test_shards_are_one_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "content", "says"),
     [
-        ("config.json", None, "there is no config.json"),
+        ("config.json", None, "no config.json"),
         ("config.json", "{", "config.json cannot be read as JSON"),
         ("config.json", "[]", "JSON object"),
         ("config.json", '{"model_type": "bert"}', "model_type bert; use .*vit, dinov2, dinov2_with_registers, dinov3"),
         ("config.json", '{"model_type": "vit", "hidden_size": "wide"}', "not valid|do not fit"),
         ("config.json", '{"model_type": "vit", "hidden_size": 64}', "do not (match|fit)"),
-        ("config.json", '{"model_type": "vit", "num_channels": 1}', "three channels"),
-        ("model.safetensors", None, "there is no model.safetensors"),
+        ("config.json", '{"model_type": "vit", "num_channels": 1}', "RGB images"),
+        ("model.safetensors", None, "no model.safetensors"),
         ("model.safetensors", "garbage", "cannot be read as safetensors"),
         ("preprocessor_config.json", '{"image_mean": [0.5]}', "three numbers"),
         ("preprocessor_config.json", '{"image_std": null}', "three numbers"),
@@ -77,7 +77,7 @@ def test_an_index_cannot_lead_out_of_its_folder(tmp_path: Path) -> None:
     (tmp_path / "a" / "model.safetensors").rename(tmp_path / "elsewhere.safetensors")
     index = {"weight_map": {"embeddings.cls_token": "../elsewhere.safetensors"}}
     (tmp_path / "a" / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(DataError, match="beside it"):
+    with pytest.raises(DataError, match="next to it"):
         load(tmp_path / "a")
 
 

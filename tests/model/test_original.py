@@ -123,8 +123,8 @@ def altered(state: dict[str, Any], change: str) -> Any:
         ("missing", r"missing: .*layers?\.1\.\S*bias"),
         ("no embedding", "no tensor cls_token"),
         ("unexpected", r"unexpected: blocks\.1\.attn\.gate"),
-        ("shape", r"another shape: .*layers?\.1\."),
-        ("two class tokens", "another shape: embeddings.position_embeddings"),
+        ("shape", r"wrong shape: .*layers?\.1\."),
+        ("two class tokens", "wrong shape: embeddings.position_embeddings"),
         ("flat", "do not fit"),
         ("scalar", "do not fit"),
         ("width", "multiple of 64"),
@@ -143,5 +143,5 @@ def test_broken_or_absent_original_file(tmp_path: Path) -> None:
     (tmp_path / "junk.pth").write_bytes(b"not a zip file")
     with pytest.raises(DataError, match="damaged"):
         load(tmp_path / "junk.pth")
-    with pytest.raises(DataError, match="there is no file"):
+    with pytest.raises(DataError, match="no file"):
         load(tmp_path / "absent.pth")

@@ -87,7 +87,7 @@ def test_an_image_that_cannot_be_read_makes_no_result(sets: Path, tmp_path: Path
     manifest.paths[0].write_bytes(b"")
     one.folder.mkdir()
     begin(manifest, one.config, one.folder)
-    with pytest.raises(DataError, match=r"some images cannot be read, see .*skipped\.csv"):
+    with pytest.raises(DataError, match=r"some images cannot be read; see .*skipped\.csv"):
         result(one)
 
 
@@ -98,10 +98,10 @@ def test_an_image_that_cannot_be_read_makes_no_result(sets: Path, tmp_path: Path
         (["ssb"], "--root DIR"),
         (["ssb", "--root", ".", "--seeds", "0"], "at least 1"),
         (["ssb", "--root", ".", "--sets", "birds"], "no benchmark 'birds'"),
-        (["ssb", "--root", ".", "--scale", "small", "--preset", "paper"], "leave --preset out"),
+        (["ssb", "--root", ".", "--scale", "small", "--preset", "paper"], "omit --preset"),
         (["ssb", "--root", ".", "--set", "detector.wieght=1"], "did you mean 'weight'"),
-        (["ssb", "--root", ".", "--set", "method=kmeans"], "the experiment's own"),
-        (["ssb", "--root", ".", "--set", "seed=3"], "the experiment's own"),
+        (["ssb", "--root", ".", "--set", "method=kmeans"], "the experiment sets method itself"),
+        (["ssb", "--root", ".", "--set", "seed=3"], "the experiment sets seed itself"),
         (["ssb", "--root", "nowhere"], "--root nowhere is not a folder"),
         (["ssb", "--root", ".", "--sets", ""], "no benchmark ''"),
         (["ssb", "--root", ".", "-o", "sets/a-file"], "is a file"),
@@ -129,7 +129,7 @@ def test_a_set_that_is_missing_is_said_and_the_others_are_run(command: Command, 
         *("reproduce", "pets-herbarium", "--root", sets, "--seeds", 1, "-o", tmp_path / "out", "--plan"),
         *("--set", "backbone.name=lite0"),
     )
-    assert said.code == 0 and "not there: Herbarium" in said.out and said.out.count("pets") >= 4
+    assert said.code == 0 and "missing: Herbarium" in said.out and said.out.count("pets") >= 4
 
 
 def test_a_run_that_fails_is_named_and_the_exit_code_says_so(
@@ -138,5 +138,5 @@ def test_a_run_that_fails_is_named_and_the_exit_code_says_so(
     monkeypatch.setattr("debgcd.reproduce.run.finish", lambda cells, places: {cells[0].folder: "no such weights"})
     words = ["reproduce", "auroc", "--scale", "small", "--sets", "pets", "--root", sets, "--seeds", 1]
     said = command(*words, "-o", tmp_path / "out", *QUICK)
-    assert said.code == 3 and "type the same again" in said.err
+    assert said.code == 3 and "repeat the command" in said.err
     assert "Not run:\n\n- pets · L_sdl · seed 0: no such weights" in said.out

@@ -45,7 +45,7 @@ def test_mean_deviation_and_difference() -> None:
 def test_the_page_says_what_was_typed_and_where() -> None:
     text = page(made("stability", [ran("DebGCD", "cub", 0, (66, 70, 60))]))
     assert "`debgcd reproduce stability --set a=b`; one seed; 2026-01-01, a processor, 2 cores; preset: paper" in text
-    assert "; views: fresh. In per cent" in text
+    assert "; views: fresh. Per cent of the unlabelled images." in text
 
 
 def test_a_row_with_some_seeds_missing_says_so() -> None:
@@ -64,7 +64,7 @@ def test_methods_that_are_not_here() -> None:
     rows = [ran("DebGCD", "cub", 0, (60, 60, 60))]
     full, small = page(made("ssb", rows)), page(made("ssb", rows, scale="small"))
     assert row(full, "PromptCAL") == ["62.9", "64.4", "62.1", *["–"] * 6]
-    assert "| PromptCAL" not in small and "not a reproduction" in small and "not a reproduction" not in full
+    assert "| PromptCAL" not in small and "does not reproduce" in small and "does not reproduce" not in full
     assert "not in this package: RankStats+, UNO+, ORCA" in full
 
 

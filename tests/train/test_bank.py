@@ -191,7 +191,7 @@ def test_the_tokens_of_something_else_under_the_right_name(
     assert not np.array_equal(np.fromfile(place, np.int16), good.ravel())
     capsys.readouterr()
     assert np.array_equal(build(paths, cache), good)
-    assert capsys.readouterr().err.count("is damaged or not what its name says; computing it again\n") == 1
+    assert capsys.readouterr().err.count("is damaged or does not match its name; computing it again\n") == 1
 
 
 def test_a_bank_from_another_machine_is_good_enough(tmp_path: Path, seen: list[int]) -> None:
@@ -274,7 +274,7 @@ def test_auto_takes_a_bank_that_is_there_though_the_disk_is_full(
 
 def test_no_room_for_a_bank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 1000}))
-    with pytest.raises(DataError, match="make room, use --cache on another disk, or --bank off"):
+    with pytest.raises(DataError, match="free some space, choose another cache folder, or do without it"):
         build(small(tmp_path, 2), tmp_path / "cache")
     assert banks(tmp_path / "cache") == {}
 

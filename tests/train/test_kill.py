@@ -304,7 +304,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(on_fresh: Reference, tmp_path: Path)
     words = [sys.executable, "-c", INTERRUPTED, *on_fresh.arguments(run), "--workers", "1"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=100, start_new_session=True, check=False)
     assert done.returncode == 130, done.stderr
-    assert done.stderr.splitlines()[-1] == f"debgcd: stopped; to go on: debgcd resume {run}"
+    assert done.stderr.splitlines()[-1] == f"debgcd: stopped; to continue: debgcd resume {run}"
     assert "Traceback" not in done.stderr
     assert [path.name for path in sorted((run / "checkpoints").iterdir())] == ["step-00000003", "step-00000005"]
     on_fresh.resume(run)
@@ -316,7 +316,7 @@ def test_a_signal_during_a_step_saves_after_it(on_bank: Reference, tmp_path: Pat
     hook = at_call("torch.optim.SGD.step", 8, lambda: os.kill(os.getpid(), number))
     assert debgcd(on_bank.arguments(run), tmp_path / "log", hook) == 130
     said = (tmp_path / "log").read_text("utf-8")
-    assert said.splitlines()[-1] == f"debgcd: stopped; to go on: debgcd resume {run}" and "Traceback" not in said
+    assert said.splitlines()[-1] == f"debgcd: stopped; to continue: debgcd resume {run}" and "Traceback" not in said
     assert (run / "checkpoints" / "step-00000008").is_dir()
     on_bank.resume(run)
 
@@ -338,7 +338,7 @@ def test_ctrl_c_after_the_steps_stops_at_once(on_bank: Reference, tmp_path: Path
     run, log = tmp_path / "run", tmp_path / "log"
     hook = at_call(target, 1, lambda: os.kill(os.getpid(), signal.SIGINT), after=True)
     assert debgcd(on_bank.arguments(run), log, hook) == 130
-    assert log.read_text("utf-8").splitlines()[-1] == f"debgcd: stopped; to go on: debgcd resume {run}"
+    assert log.read_text("utf-8").splitlines()[-1] == f"debgcd: stopped; to continue: debgcd resume {run}"
     assert not (run / "predictions.csv").exists()
     on_bank.resume(run)
 

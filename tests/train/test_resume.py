@@ -64,7 +64,7 @@ def test_resume_before_the_first_checkpoint(command: Command, whole: Path, tmp_p
 def test_resume_of_a_finished_run_changes_nothing(command: Command, whole: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in whole.rglob("*")}
     said = command("resume", whole)
-    assert said.code == 0 and "has finished" in said.out and str(whole / "predictions.csv") in said.out
+    assert said.code == 0 and "has already finished" in said.out and str(whole / "predictions.csv") in said.out
     assert {path: path.stat().st_mtime_ns for path in whole.rglob("*")} == before
 
 
@@ -96,7 +96,7 @@ def test_a_second_process_is_refused(command: Command, run: Path, whole: Path, t
     with lock(run):  # this process works on the run; the fork is the second one
         assert debgcd(["resume", run], tmp_path / "log") == 2
     assert (tmp_path / "log").read_text().splitlines() == [
-        f"debgcd: another process is working on the run in {run}; wait for it, or stop it"
+        f"debgcd: another process is working on the run in {run}; wait for it or stop it"
     ]
     assert command("resume", run).code == 0
     assert result(run) == result(whole)
@@ -196,7 +196,7 @@ def test_a_full_disk_at_a_checkpoint(
         patch.setattr(Path, "write_bytes", full)
         said = train(shared_folder, run)
     assert said.code == 3
-    assert "No space left on device" in said.complaint and f"to go on: debgcd resume {run}" in said.complaint
+    assert "No space left on device" in said.complaint and f"to continue: debgcd resume {run}" in said.complaint
     assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-00000003"]  # the whole one, and no half
     assert command("resume", run).code == 0
     assert result(run) == result(whole)

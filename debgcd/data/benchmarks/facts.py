@@ -130,7 +130,7 @@ def find_folder(facts: Facts, root: Path, is_set: Callable[[Path], bool], sign: 
     """
     root = Path(os.path.abspath(root))
     if not root.is_dir():
-        raise UsageError(f"no folder {root}; give --root the folder of {facts.title}, or its parent")
+        raise UsageError(f"no folder {root}; give the folder of {facts.title} or its parent")
     usual = root / facts.folder
     try:
         children = sorted(Path(entry.path) for entry in os.scandir(root) if entry.is_dir())
