@@ -1,7 +1,7 @@
 """Views of an image as tensor operations on uint8: resize the short side, crop, maybe flip, maybe change the colours.
 
-A `View` is a kind of view, a cut is the list of random numbers that makes one view of it. All kinds read their numbers from
-the same places of the list, so that a cut says nothing about the kind, and views of one kind do not depend on what others use.
+A `View` is a kind of view; a cut is the list of random numbers that makes one view of it. Each number of the list has one
+meaning for all kinds, and a kind ignores those that it does not need.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +17,8 @@ from debgcd.config import Config, ViewsConfig
 from debgcd.data.image_cache import open_image_cache
 from debgcd.data.loader import Images, default_workers, from_files
 from debgcd.data.manifest import Manifest
-from debgcd.errors import DataError
+from debgcd.data.views import TWO_PLAIN, Kinds
+from debgcd.errors import DataError, UsageError
 from debgcd.methods import Method, create
 from debgcd.model.backbone import Backbone
 from debgcd.model.heads import reset_heads
@@ -24,7 +26,7 @@ from debgcd.model.network import Network
 from debgcd.model.precision import pick_device
 from debgcd.progress import progress, say
 from debgcd.store import amount
-from debgcd.train.bank import BankTokens, bank_bytes, has_bank, open_bank, token_shape
+from debgcd.train.bank import BankTokens, bank_bytes, has_bank, open_bank, stored_kinds, token_shape
 from debgcd.train.infer import features
 from debgcd.train.run import Run
 from debgcd.train.tokens import FreshTokens, MixedTokens, Tokens
@@ -50,8 +52,13 @@ class Setup:
         return finite_features(self.network, self.tokens, self.paths)
 
 
-def open_tokens(config: Config, manifest: Manifest, backbone: Backbone, cache: Path) -> Tokens:
-    """Tokens of the training images; moves the backbone to the run's device, and fills the cache if need be."""
+def open_tokens(
+    config: Config, manifest: Manifest, backbone: Backbone, cache: Path, kinds: Kinds = TWO_PLAIN
+) -> Tokens:
+    """Tokens of the training images; moves the backbone to the run's device, and fills the cache if need be.
+
+    kinds: of the views of each draw, in the order of the rows that `random` gives.
+    """
     device = pick_device(config.run.device)
     backbone.to(device)
     paths = manifest.training_paths
@@ -60,32 +67,36 @@ def open_tokens(config: Config, manifest: Manifest, backbone: Backbone, cache: P
         with progress("decoding images") as report:
             opener = open_image_cache(paths, config.views, cache, workers(config), report)
         images = Images(opener, config.views.size)
-    fresh = FreshTokens(backbone, images, config.seed, workers(config))
+    fresh = FreshTokens(backbone, images, config.seed, workers(config), kinds)
     if config.views.bank != "on":
         return fresh
     tuned = config.backbone.tuned_blocks
     assert tuned is not None
     with progress("computing views") as report:
-        array = open_bank(backbone, tuned, paths, config.views, cache, workers(config), report)
-    bank = BankTokens(array, config.seed, device)
+        array = open_bank(backbone, tuned, paths, config.views, cache, workers(config), report, kinds)
+    bank = BankTokens(array, config.seed, device, kinds)
     return MixedTokens(bank, fresh, config.views.fresh, config.seed) if config.views.fresh else bank
 
 
-def centre_tokens(config: Config, manifest: Manifest, backbone: Backbone, cache: Path) -> Tokens:
+def centre_tokens(
+    config: Config, manifest: Manifest, backbone: Backbone, cache: Path, kinds: Kinds = TWO_PLAIN
+) -> Tokens:
     """Tokens of the training images' centre crops, for a look at each: from the bank if it is there, never building one."""
     once = replace(config, run=replace(config.run, image_cache="off"))  # decoding is less work than keeping the pixels
     paths, tuned = manifest.training_paths, config.backbone.tuned_blocks
     assert tuned is not None
     backbone.to(pick_device(config.run.device))
-    if config.views.bank == "on" and not has_bank(backbone, tuned, paths, config.views, cache):
+    if config.views.bank == "on" and not has_bank(backbone, tuned, paths, config.views, cache, kinds):
         once = replace(once, views=replace(once.views, bank="off"))
-    return open_tokens(once, manifest, backbone, cache)
+    return open_tokens(once, manifest, backbone, cache, kinds)
 
 
-def fresh_tokens(config: Config, manifest: Manifest, backbone: Backbone, rows: NDArray[np.int64]) -> FreshTokens:
+def fresh_tokens(
+    config: Config, manifest: Manifest, backbone: Backbone, rows: NDArray[np.int64], kinds: Kinds = TWO_PLAIN
+) -> FreshTokens:
     """Tokens of these rows of the manifest, computed when needed."""
     images = from_files([manifest.paths[row] for row in rows], config.views)
-    return FreshTokens(backbone, images, config.seed, workers(config))
+    return FreshTokens(backbone, images, config.seed, workers(config), kinds)
 
 
 def prepare(run: Run, backbone: Backbone, tokens: Tokens) -> Setup:
@@ -123,15 +134,30 @@ def workers(config: Config) -> int:
     return default_workers() if config.run.workers is None else config.run.workers
 
 
-def decide_bank(backbone: Backbone, tuned_blocks: int, paths: Sequence[Path], views: ViewsConfig, cache: Path) -> bool:
+def decide_bank(
+    backbone: Backbone,
+    tuned_blocks: int,
+    paths: Sequence[Path],
+    views: ViewsConfig,
+    cache: Path,
+    kinds: Kinds = TWO_PLAIN,
+) -> bool:
     """Whether the run has a view bank; "auto" takes one if it is there or fits into half of the free disk. Says its size."""
     if views.bank == "off" or views.fresh == 1:
         return False
-    size = bank_bytes(len(paths), views, token_shape(backbone, views.size))
+    needed = max(Counter(kinds).values())
+    if 0 < views.bank_views < needed:  # without any, the bank is of centre crops alone
+        raise UsageError(
+            f"views.bank_views is {views.bank_views}, but a step draws {needed} different views of one kind; "
+            f"use {needed} or more"
+        )
+    size = bank_bytes(len(paths), views, token_shape(backbone, views.size), kinds)
     cache.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(cache).free
-    takes = views.bank == "on" or size <= free / 2 or has_bank(backbone, tuned_blocks, paths, views, cache)
+    takes = views.bank == "on" or size <= free / 2 or has_bank(backbone, tuned_blocks, paths, views, cache, kinds)
     which = f"{views.bank_views} views" if views.bank_views else "the centre crops"
+    if views.bank_views and len(stored_kinds(kinds)) > 1:
+        which += f" of each of {len(stored_kinds(kinds))} kinds"
     say(
         f"view bank: {'on' if takes else 'off'} ({amount(size)} for {which} of {len(paths)} images; "
         f"{amount(free)} free in {cache})"

@@ -22,11 +22,11 @@ from debgcd.config import ViewsConfig
 from debgcd.data.decode import decode
 from debgcd.data.loader import from_files
 from debgcd.data.sampler import Draws
-from debgcd.data.views import CENTRE, cut_view, random_cuts, resize_short_side
+from debgcd.data.views import CENTRE, TWO_PLAIN, cut_view, random_cuts, resize_short_side
 from debgcd.errors import DataError
 from debgcd.model.backbone import Backbone
 from debgcd.model.lite import load_lite
-from debgcd.train.bank import BankTokens, open_bank, pick_two
+from debgcd.train.bank import BankTokens, open_bank, pick_views
 from debgcd.train.tokens import FreshTokens
 
 Train = Command = Callable[..., Any]
@@ -166,6 +166,8 @@ def test_a_bank_says_what_it_is(tmp_path: Path) -> None:
     assert facts["weights"] == load_lite(1).identity.sha256 and facts["tuned_blocks"] == 1
     assert [facts[name] for name in ("resize", "size", "views", "seed", "type")] == [36, 32, 3, 0, "bfloat16"]
     assert facts["shape"][:2] == [2, 4] and len(facts["images"]) == 64
+    names = "format weights tuned_blocks images decode upright precision resize size views seed type shape"
+    assert list(facts) == names.split() and facts["format"] == 3  # these name the banks that there are
 
 
 def other_model() -> Backbone:
@@ -282,7 +284,7 @@ def test_no_room_for_a_bank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("views", [2, 3, 8])
 def test_two_different_views_every_ordered_pair_alike(views: int) -> None:
     draws = 3000 * views * (views - 1)
-    first, second = pick_two(5, np.arange(draws), views)
+    first, second = pick_views(5, np.arange(draws), TWO_PLAIN, views)
     pairs = Counter(zip(first.tolist(), second.tolist(), strict=True))
     assert set(pairs) == {(a, b) for a in range(views) for b in range(views) if a != b}
     # a share's standard deviation is sqrt(3000) = 55
@@ -291,7 +293,14 @@ def test_two_different_views_every_ordered_pair_alike(views: int) -> None:
 
 def test_another_seed_picks_other_views() -> None:
     draws = np.arange(1000)
-    assert (pick_two(0, draws, 8)[0] != pick_two(1, draws, 8)[0]).mean() > 0.8
+    assert (pick_views(0, draws, TWO_PLAIN, 8)[0] != pick_views(1, draws, TWO_PLAIN, 8)[0]).mean() > 0.8
+
+
+def test_golden_picks() -> None:
+    """These picks belong to every published run with a bank of plain views."""
+    draws = np.array([0, 1, 2, 3, 4, 5, 1000, 2**40])
+    assert pick_views(0, draws, TWO_PLAIN, 8).tolist() == [[0, 5, 7, 2, 7, 1, 1, 6], [5, 0, 6, 1, 4, 4, 3, 2]]
+    assert pick_views(7, draws, TWO_PLAIN, 3).tolist() == [[0, 1, 1, 2, 0, 2, 2, 2], [1, 0, 0, 1, 1, 1, 0, 1]]
 
 
 def test_tokens_are_those_of_the_cuts(tmp_path: Path) -> None:
@@ -301,7 +310,7 @@ def test_tokens_are_those_of_the_cuts(tmp_path: Path) -> None:
     draws = Draws(np.arange(40, 48), np.array([4, 0, 1, 2, 3, 3, 0, 2]))
     (found,) = bank.random([draws])
     assert found.shape[0] == 16 and found.dtype == torch.float32
-    views = pick_two(7, draws.draw, VIEWS.bank_views)
+    views = pick_views(7, draws.draw, TWO_PLAIN, VIEWS.bank_views)
     for row, (image, view) in enumerate(zip(np.tile(draws.image, 2), np.concatenate(views), strict=True)):
         cut = random_cuts(VIEWS.seed, np.array([image]), VIEWS.bank_views)[0, view]
         assert_close(found[row], fresh(backbone, paths[image], cut))
