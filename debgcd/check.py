@@ -22,7 +22,7 @@ from debgcd.model.backbone import Backbone
 from debgcd.options import Config
 from debgcd.progress import progress
 from debgcd.schedules import Progress
-from debgcd.train.bank import bank_bytes, token_shape
+from debgcd.train.bank import bank_bytes, stored_kinds, token_shape
 from debgcd.train.decide import decide
 from debgcd.train.loop import length, sgd
 from debgcd.train.setup import build
@@ -121,8 +121,8 @@ def _plan(manifest: Manifest, config: Config) -> Plan:
     long = length(config.schedule, images, method.trains)
     bank = config.views.bank == "on"
     trunk, step = _measure(method, backbone, long.batch)
-    kept = images * (config.views.bank_views + 1 if bank else 1)
-    passes = kept + 2 * long.batch * long.steps * (config.views.fresh if bank else 1)
+    kept = images * (len(stored_kinds(method.views)) * config.views.bank_views + 1 if bank else 1)
+    passes = kept + len(method.views) * long.batch * long.steps * (config.views.fresh if bank else 1)
     assert config.backbone.name is not None
     return Plan(
         method=config.method,
@@ -131,7 +131,9 @@ def _plan(manifest: Manifest, config: Config) -> Plan:
         backbone=config.backbone.name,
         image_size=config.views.size,
         views=views_label(config),
-        bank_bytes=bank_bytes(images, config.views, token_shape(backbone, config.views.size)) if bank else 0,
+        bank_bytes=bank_bytes(images, config.views, token_shape(backbone, config.views.size), method.views)
+        if bank
+        else 0,
         batch=long.batch,
         steps=long.steps,
         seconds=passes * trunk + long.steps * step,
@@ -146,7 +148,7 @@ def _measure(method: Method, backbone: Backbone, batch: int) -> tuple[float, flo
     if not method.trains:
         return trunk, 0.0
     rows = min(batch, 32)
-    tokens = torch.randn(2 * rows, *token_shape(backbone, config.views.size))
+    tokens = torch.randn(len(method.views) * rows, *token_shape(backbone, config.views.size))
     numbers = np.arange(rows)
     label = np.where(numbers % 2, numbers % method.sizes.known, -1)
     some = Batch.of(tokens, Draws(numbers, numbers % method.sizes.images), label, "cpu")

@@ -183,8 +183,6 @@ def _check(config: Config, where: str) -> None:
             f"{where}: views.size {config.views.size} is larger than views.resize {config.views.resize}; "
             "a crop cannot be larger than the resized image"
         )
-    if config.views.bank_views == 1:
-        raise UsageError(f"{where}: views.bank_views is 1, but a step draws two different views; use 2 or more")
     contradiction = config.options.contradiction()
     if contradiction is not None:
         raise UsageError(f"{where}: {contradiction}")

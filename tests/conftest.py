@@ -15,8 +15,8 @@ from miniatures import Made
 from PIL import Image
 
 from debgcd import config as configuration
-from debgcd.methods import METHODS
 from debgcd.data.benchmarks import Facts, facts_of, resolve
+from debgcd.methods import METHODS
 
 COLOURS = {"cat": (210, 60, 50), "dog": (60, 190, 70), "owl": (60, 80, 210)}  # owl: no label names it
 

@@ -24,7 +24,7 @@ CALLS = {
     "k above the images": (["--k", "25"], 2, "only 24 training images"),
     "k of zero": (["--k", "0"], 2, "k must be between 1 and 10000000, not 0"),
     "k that is no number": (["--k", "many"], 2, "--k"),
-    "unknown method": (["--k", "3", "--method", "magic"], 2, "there is no method 'magic' (allowed: debgcd"),
+    "unknown method": (["--k", "3", "--method", "simgdc"], 2, "there is no method 'simgdc' (did you mean 'simgcd'?)"),
     "unknown preset": (["--k", "3", "--preset", "smal"], 2, "did you mean 'small'?"),
     "unknown option": (["--k", "3", "--colour", "red"], 2, "--colour"),
     "unknown key": (["--k", "3", "--set", "detector.wieght=1"], 2, "unknown key 'detector.wieght' (did you mean 'weight'?)"),

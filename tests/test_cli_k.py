@@ -158,7 +158,10 @@ def test_one_known_class_tells_little(command: Command, train: Command, tiny_fol
     said = train(tiny_folder, tmp_path / "run", "--k", "auto", "--method", "sskmeans")
     assert said.code == 0, said.err
     for heard in (said, command("estimate-k", tiny_folder, "--preset", "small")):
-        assert "one known class cannot tell how wide a category is" in heard.err and "give --k a number" in heard.err
+        assert (
+            "one known class cannot tell how wide a category is" in heard.err
+            and "give K instead of estimating it" in heard.err
+        )
 
 
 def test_what_was_estimated_is_said_in_a_readable_line(train: Command, shared_csv: Path, tmp_path: Path) -> None:

@@ -102,7 +102,6 @@ def test_a_number_beyond_floats_is_refused() -> None:
     [
         ("k: 0", "here: k must be between 1 and 10000000, not 0"),
         ("views: {size: 7}", "here: views.size must be between 8 and 4096, not 7"),
-        ("views: {bank_views: 1}", "here: views.bank_views is 1, but a step draws two different views; use 2 or more"),
         ("baseline: {supervised_weight: 1.01}", "here: baseline.supervised_weight must be between 0 and 1, not 1.01"),
         (
             "baseline: {student_temperature: 0}",

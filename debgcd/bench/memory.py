@@ -117,7 +117,7 @@ def _building_peak(session: Session, shape: Shape) -> tuple[float, int]:
 def build_bank(config: Config, weights: str, paths: list[Path], cache: Path) -> None:
     """Build a bank without worker processes."""
     backbone = load_backbone(weights, tuned_blocks=TUNED_BLOCKS, image_size=config.views.size)
-    open_bank(backbone, TUNED_BLOCKS, paths, config.views, cache, 0, silent)
+    open_bank(backbone, paths, config.views, cache, 0, silent)
 
 
 def measure_scaling(session: Session) -> list[Line]:

@@ -225,7 +225,7 @@ def _part_seconds(session: Session, shape: Shape) -> dict[str, float]:
         numbers = np.arange(batch, dtype=np.int64)
 
         def build() -> None:
-            open_bank(two.network.backbone, 2, paths, views, next(caches), default_workers(), silent)
+            open_bank(two.network.backbone, paths, views, next(caches), default_workers(), silent)
 
         works = {
             "bank-2": Work(lambda: two.step(from_bank(bank2, batch), label), batch),

@@ -16,13 +16,13 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from debgcd.data.contents import gone
 from debgcd.data.decode import Unusable, decode
 from debgcd.data.sampler import Draws
-from debgcd.data.views import CENTRE, Cuts, cut_view, random_cuts, resize_short_side
+from debgcd.data.views import CENTRE, PLAIN, TWO_PLAIN, Cuts, Kinds, cut_view, random_cuts, resize_short_side
 from debgcd.errors import DataError
 from debgcd.machine import cores
 from debgcd.options import ViewsConfig
 
-# An item to load: the image's number and the cuts of its views, (V, 3).
-Item = tuple[int, Cuts]
+# An item to load: the image's number, the cuts of its views, (V, PARTS), and the kind of each.
+Item = tuple[int, Cuts, Kinds]
 
 # From an image's number to its pixels, (3, h, w) uint8, resized; a DataError if they cannot be had. Workers get a copy.
 Opener = Callable[[int], Tensor]
@@ -53,12 +53,12 @@ class Images(Dataset[Tensor | str]):
         self._opener, self._size = opener, size
 
     def __getitem__(self, item: Item) -> Tensor | str:
-        number, cuts = item
+        number, cuts, kinds = item
         try:
             image = self._opener(number)
         except DataError as error:
             return str(error)
-        return torch.stack([cut_view(image, cut, self._size) for cut in cuts])
+        return torch.stack([cut_view(image, cut, self._size, kind) for cut, kind in zip(cuts, kinds, strict=True)])
 
 
 def from_files(paths: Sequence[Path], views: ViewsConfig) -> Images:
@@ -103,17 +103,17 @@ def _together(views: list[Tensor | str]) -> Tensor | str:
     return first_reason(views) or default_collate(views)
 
 
-def random_items(seed: int, draws: Iterable[Draws]) -> Iterator[list[Item]]:
-    """Items of the two random views of each draw of each batch."""
+def random_items(seed: int, draws: Iterable[Draws], kinds: Kinds = TWO_PLAIN) -> Iterator[list[Item]]:
+    """Items of the random views of each draw of each batch, one view of each of these kinds."""
     for batch in draws:
-        cuts = random_cuts(seed, batch.draw)
-        yield list(zip(batch.image.tolist(), cuts, strict=True))
+        cuts = random_cuts(seed, batch.draw, len(kinds))
+        yield [(int(number), cut, kinds) for number, cut in zip(batch.image, cuts, strict=True)]
 
 
 def centre_items(numbers: NDArray[np.int64], batch: int) -> Iterator[list[Item]]:
     """Items of the centre crops of the images with these numbers, in batches."""
     for start in range(0, len(numbers), batch):
-        yield [(int(number), CENTRE) for number in numbers[start : start + batch]]
+        yield [(int(number), CENTRE, (PLAIN,)) for number in numbers[start : start + batch]]
 
 
 def _leave_interrupts_to_the_parent(worker: int) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor
 from debgcd.data.draws import uniform
 from debgcd.data.loader import Images, centre_items, load_batches, random_items
 from debgcd.data.sampler import Draws
+from debgcd.data.views import TWO_PLAIN, Kinds
 from debgcd.model.backbone import Backbone
 
 CENTRE_BATCH = 128
@@ -23,7 +24,7 @@ class Tokens(Protocol):
     """The trunk's output for the images of a run."""
 
     def random(self, draws: Iterable[Draws]) -> Iterator[Tensor]:
-        """For each batch of B draws the tokens of two random views, 2B rows: first views, then second views."""
+        """For each batch of B draws the tokens of V random views each, V·B rows: first views, then second views, ..."""
         ...
 
     def centre(self, numbers: NDArray[np.int64]) -> Iterator[Tensor]:
@@ -32,13 +33,14 @@ class Tokens(Protocol):
 
 
 class FreshTokens:
-    """Every view cut and sent through the trunk when it is needed."""
+    """Every view cut and sent through the trunk when it is needed; a draw has one view of each of `kinds`."""
 
-    def __init__(self, backbone: Backbone, images: Images, seed: int, workers: int):
+    def __init__(self, backbone: Backbone, images: Images, seed: int, workers: int, kinds: Kinds = TWO_PLAIN):
         self._backbone, self._images, self._seed, self._workers = backbone, images, seed, workers
+        self._kinds = kinds
 
     def random(self, draws: Iterable[Draws]) -> Iterator[Tensor]:
-        for views in load_batches(self._images, random_items(self._seed, draws), self._workers):
+        for views in load_batches(self._images, random_items(self._seed, draws, self._kinds), self._workers):
             yield self._backbone.trunk(views.transpose(0, 1).flatten(0, 1))
 
     def centre(self, numbers: NDArray[np.int64]) -> Iterator[Tensor]:
@@ -48,7 +50,7 @@ class FreshTokens:
 
 
 class MixedTokens:
-    """A share of the draws takes two fresh views, the others two of a bank; which is a function of (seed, draw)."""
+    """A share of the draws takes fresh views, the others those of a bank; which is a function of (seed, draw)."""
 
     def __init__(self, bank: Tokens, fresh: Tokens, share: float, seed: int):
         self._bank, self._fresh, self._share, self._seed = bank, fresh, share, seed
@@ -65,8 +67,9 @@ class MixedTokens:
                 continue
             cut = next(fresh)
             tokens = cut.new_empty(len(cut) + len(kept), *cut.shape[1:])
-            twice = torch.from_numpy(np.tile(which, 2)).to(cut.device)  # first views, then second views
-            tokens[twice], tokens[~twice] = cut, kept
+            rows = np.tile(which, len(tokens) // len(which))  # first views, then second views, ...
+            is_fresh = torch.from_numpy(rows).to(cut.device)
+            tokens[is_fresh], tokens[~is_fresh] = cut, kept
             yield tokens
 
     def centre(self, numbers: NDArray[np.int64]) -> Iterator[Tensor]:

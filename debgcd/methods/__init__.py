@@ -24,6 +24,9 @@ _PLACES = {
     "kmeans": "kmeans.KMeans",
     "sskmeans": "kmeans.SemiSupervisedKMeans",
     "detector": "detector.DetectorAlone",
+    "orca": "orca.ORCA",
+    "uno": "uno.UNO",
+    "mugcd": "mugcd.MuGCD",
 }
 
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from debgcd.data.draws import uniform
 from debgcd.data.sampler import Draws, Sampler, half_labelled
+from debgcd.data.views import TWO_PLAIN, Kinds
 from debgcd.model.backbone import Cut
 from debgcd.model.heads import merged
 from debgcd.model.network import Network, Output
@@ -96,6 +97,7 @@ class Method:
     """A method; see above. `loss` is the only function that a method with gradients must have besides `heads`."""
 
     Options: ClassVar[type[Options]] = Options  # what it can be told
+    views: ClassVar[Kinds] = TWO_PLAIN  # the views of a draw; a batch has their rows in this order
     cut: ClassVar[Cut] = Cut(tuned=1)  # where the frozen trunk ends, unless the configuration says otherwise
     trains: ClassVar[bool] = True  # False: there are no steps; the heads come from `begin` and `settle` alone
     clusters: ClassVar[bool] = False  # categories are clusters; an evaluation during training clusters each split alone

@@ -36,10 +36,15 @@ class BaselineOptions(ContrastOptions):
 
 
 @dataclass(frozen=True)
-class SimGCDHeads(ProjectionOptions):
-    """The projection for L_rep; the classifier is plain prototypes."""
+class WarmStart:
+    """How a classifier of prototypes starts."""
 
     warm_start: bool = option(False, "prototypes from semi-supervised k-means; the paper starts from random ones")
+
+
+@dataclass(frozen=True)
+class SimGCDHeads(WarmStart, ProjectionOptions):
+    """The projection for L_rep; the classifier is plain prototypes."""
 
 
 @dataclass(frozen=True)

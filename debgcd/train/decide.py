@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,13 +27,14 @@ from debgcd.inference.model import load_model
 from debgcd.inference.tokens import Tokens
 from debgcd.machine import cache_folder
 from debgcd.methods import METHODS
+from debgcd.methods.base import Method
 from debgcd.model.backbone import Backbone
 from debgcd.model.load import load_backbone, load_default
 from debgcd.model.precision import gains_from_bf16, pick_device, pick_precision
 from debgcd.options import Config, ViewsConfig
 from debgcd.progress import progress, say
 from debgcd.store import amount
-from debgcd.train.bank import bank_bytes, has_bank, token_shape
+from debgcd.train.bank import bank_bytes, has_bank, stored_kinds, token_shape
 from debgcd.train.loop import length
 from debgcd.train.run import Run
 from debgcd.train.setup import frozen_features
@@ -67,9 +70,11 @@ def decide(config: Config, manifest: Manifest) -> tuple[Config, Backbone]:
     long, views = length(config.schedule, len(paths), METHODS[config.method].trains), config.views
     if not long.steps:
         views = replace(views, bank_views=0)  # the centre crops are all it needs
-    elif views.bank != "off" and views.bank_views < 2:
-        raise UsageError(f"a view bank for training needs views.bank_views of 2 or more, not {views.bank_views}")
-    bank = _decide_bank(config, backbone, paths, views, cache)
+    elif views.bank != "off" and not views.bank_views:
+        raise UsageError(
+            "views.bank_views is 0, but a view bank for training needs 2 or more; raise it, or turn the bank off"
+        )
+    bank = decide_bank(METHODS[config.method], backbone, paths, views, cache)
     draws = long.steps * long.batch / len(paths) * (views.fresh if bank else 1.0)
     keep = decide_image_cache(config.run.image_cache, len(paths), views.resize, draws, cache)
     views = replace(views, bank="on" if bank else "off")
@@ -153,19 +158,27 @@ def run_backbone(run: Run) -> Backbone:
     return backbone
 
 
-def _decide_bank(config: Config, backbone: Backbone, paths: list[Path], views: ViewsConfig, cache: Path) -> bool:
+def decide_bank(
+    method: type[Method], backbone: Backbone, paths: Sequence[Path], views: ViewsConfig, cache: Path
+) -> bool:
     """Whether the run has a view bank; "auto" takes one if it is there or fits into half of the free disk."""
     if views.bank == "off" or views.fresh == 1:
         return False
-    early = METHODS[config.method].cut.early
-    if early:
-        say(f"view bank: off, because {config.method} learns {early}, so that the trunk's tokens cannot be kept")
+    if method.cut.early:
+        say(f"view bank: off, because {method.__name__} trains {method.cut.early}, so the trunk's tokens change")
         return False
-    size = bank_bytes(len(paths), views, token_shape(backbone, views.size))
+    kinds, needed = stored_kinds(method.views), max(Counter(method.views).values())
+    if 0 < views.bank_views < needed:  # without any, the bank is of centre crops alone
+        raise UsageError(
+            f"views.bank_views is {views.bank_views}, but a step draws {needed} different views of one kind; "
+            f"use {needed} or more"
+        )
+    size = bank_bytes(len(paths), views, token_shape(backbone, views.size), kinds)
     cache.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(cache).free
-    takes = views.bank == "on" or size <= free / 2 or has_bank(backbone, backbone.tail_blocks, paths, views, cache)
+    takes = views.bank == "on" or size <= free / 2 or has_bank(backbone, paths, views, cache, kinds)
     which = f"{views.bank_views} views" if views.bank_views else "the centre crops"
+    which += f" of each of {len(kinds)} kinds" if views.bank_views and len(kinds) > 1 else ""
     say(
         f"view bank: {'on' if takes else 'off'} ({amount(size)} for {which} of {len(paths)} images; "
         f"{amount(free)} free in {cache})"

@@ -17,7 +17,7 @@ from debgcd.data.manifest import Manifest
 from debgcd.errors import DataError
 from debgcd.inference.infer import features
 from debgcd.inference.tokens import FreshTokens, MixedTokens, Tokens
-from debgcd.methods import create
+from debgcd.methods import METHODS, create
 from debgcd.methods.base import Method, Sizes
 from debgcd.model.backbone import Backbone
 from debgcd.model.heads import reset_heads
@@ -51,7 +51,7 @@ class Setup:
 
 def open_tokens(config: Config, manifest: Manifest, backbone: Backbone, cache: Path) -> Tokens:
     """Tokens of the training images; moves the backbone to the run's device, and fills the cache if need be."""
-    device = pick_device(config.run.device)
+    device, kinds = pick_device(config.run.device), METHODS[config.method].views
     backbone.to(device)
     paths = manifest.training_paths
     images = from_files(paths, config.views)
@@ -59,24 +59,21 @@ def open_tokens(config: Config, manifest: Manifest, backbone: Backbone, cache: P
         with progress("decoding images") as report:
             opener = open_image_cache(paths, config.views, cache, workers(config), report)
         images = Images(opener, config.views.size)
-    fresh = FreshTokens(backbone, images, config.seed, workers(config))
+    fresh = FreshTokens(backbone, images, config.seed, workers(config), kinds)
     if config.views.bank != "on":
         return fresh
-    tuned = config.backbone.tuned_blocks
-    assert tuned is not None
     with progress("computing views") as report:
-        array = open_bank(backbone, tuned, paths, config.views, cache, workers(config), report)
-    bank = BankTokens(array, config.seed, device)
+        array = open_bank(backbone, paths, config.views, cache, workers(config), report, kinds)
+    bank = BankTokens(array, config.seed, device, kinds)
     return MixedTokens(bank, fresh, config.views.fresh, config.seed) if config.views.fresh else bank
 
 
 def centre_tokens(config: Config, manifest: Manifest, backbone: Backbone, cache: Path) -> Tokens:
     """Tokens of the training images' centre crops, for a look at each: from the bank if it is there, never building one."""
     once = replace(config, run=replace(config.run, image_cache="off"))  # decoding is less work than keeping the pixels
-    paths, tuned = manifest.training_paths, config.backbone.tuned_blocks
-    assert tuned is not None
     backbone.to(pick_device(config.run.device))
-    if config.views.bank == "on" and not has_bank(backbone, tuned, paths, config.views, cache):
+    kinds = METHODS[config.method].views
+    if config.views.bank == "on" and not has_bank(backbone, manifest.training_paths, config.views, cache, kinds):
         once = replace(once, views=replace(once.views, bank="off"))
     return open_tokens(once, manifest, backbone, cache)
 

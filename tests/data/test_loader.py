@@ -11,11 +11,12 @@ from PIL import Image
 
 from debgcd.data.loader import centre_items, default_workers, from_files, load_batches, random_items
 from debgcd.data.sampler import Draws, Sampler
-from debgcd.data.views import CENTRE, cut_view, random_cuts, resize_short_side
+from debgcd.data.views import CENTRE, PLAIN, SMALL, STRONG, TWO_PLAIN, Kinds, cut_view, random_cuts, resize_short_side
 from debgcd.errors import DataError
 from debgcd.options import ViewsConfig
 
 VIEWS = ViewsConfig(size=16, resize=20)
+KINDS = (STRONG, PLAIN, SMALL, SMALL)
 SHAPES = [(20, 24), (30, 21), (9, 40), (64, 64), (20, 20), (1, 1), (25, 33)]
 
 
@@ -27,30 +28,40 @@ def paths(tmp_path: Path) -> list[Path]:
     return [tmp_path / f"{i}.png" for i in range(len(SHAPES))]
 
 
-def batches(paths: list[Path], workers: int) -> list[torch.Tensor]:
+def batches(paths: list[Path], workers: int, kinds: Kinds) -> list[torch.Tensor]:
     sampler = Sampler(np.ones(len(paths)), 5, seed=2)
-    items = random_items(2, (sampler.draws(step) for step in range(6)))
+    items = random_items(2, (sampler.draws(step) for step in range(6)), kinds)
     return list(load_batches(from_files(paths, VIEWS), items, workers))
 
 
-def test_any_number_of_workers_gives_the_same_tensors(paths: list[Path]) -> None:
-    alone = batches(paths, 0)
-    assert [tuple(batch.shape) for batch in alone] == [(5, 2, 3, 16, 16)] * 6
+@pytest.mark.parametrize("kinds", [TWO_PLAIN, KINDS], ids=["plain", "mixed"])
+def test_any_number_of_workers_gives_the_same_tensors(paths: list[Path], kinds: Kinds) -> None:
+    alone = batches(paths, 0, kinds)
+    assert [tuple(batch.shape) for batch in alone] == [(5, len(kinds), 3, 16, 16)] * 6
     assert alone[0].dtype == torch.uint8
     for workers in (1, 2):
-        others = batches(paths, workers)
+        others = batches(paths, workers, kinds)
         assert len(others) == len(alone)
         assert all(torch.equal(a, b) for a, b in zip(alone, others, strict=True))
 
 
-def test_an_item_is_its_image_cut_at_its_draws_places(paths: list[Path]) -> None:
+@pytest.mark.parametrize("kinds", [TWO_PLAIN, KINDS], ids=["plain", "mixed"])
+def test_an_item_is_its_image_cut_at_its_draws_places(paths: list[Path], kinds: Kinds) -> None:
     draws = Draws(draw=np.array([11, 12, 13]), image=np.array([3, 0, 3]))
-    (batch,) = load_batches(from_files(paths, VIEWS), random_items(7, [draws]), 0)
+    (batch,) = load_batches(from_files(paths, VIEWS), random_items(7, [draws], kinds), 0)
     for i, (draw, number) in enumerate(zip(draws.draw, draws.image, strict=True)):
         image = resize_short_side(np.array(Image.open(paths[number])), 20)
-        for view, cut in enumerate(random_cuts(7, np.array([draw]))[0]):
-            assert torch.equal(batch[i, view], cut_view(image, cut, 16))
+        cuts = random_cuts(7, np.array([draw]), len(kinds))[0]
+        for view, (cut, kind) in enumerate(zip(cuts, kinds, strict=True)):
+            assert torch.equal(batch[i, view], cut_view(image, cut, 16, kind))
     assert not torch.equal(batch[0], batch[2])  # one image, two draws
+
+
+def test_two_plain_views_are_what_is_given_if_nothing_is_asked_for() -> None:
+    draws = Draws(draw=np.array([11]), image=np.array([3]))
+    ((number, cuts, kinds),) = next(random_items(7, [draws]))
+    assert number == 3 and kinds == (PLAIN, PLAIN)
+    np.testing.assert_array_equal(cuts, random_cuts(7, np.array([11]))[0])
 
 
 def test_centre_items_are_in_order_and_none_is_lost(paths: list[Path]) -> None:

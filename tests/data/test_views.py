@@ -1,13 +1,15 @@
-"""Views: PIL's resize, crops that reach everywhere, flips half of the time."""
+"""Views: PIL's resize, crops that reach everywhere, flips half of the time; kinds with other crops and colours."""
 
 from __future__ import annotations
+
+import hashlib
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from debgcd.data.views import CENTRE, cut_view, random_cuts, resize_short_side
+from debgcd.data.views import CENTRE, PARTS, PLAIN, SMALL, STRONG, View, cut_view, random_cuts, resize_short_side
 
 
 def noise(height: int, width: int, seed: int = 0) -> np.ndarray:
@@ -59,10 +61,10 @@ def test_an_image_of_the_right_size_stays_as_it_is() -> None:
     np.testing.assert_array_equal(resize_short_side(turned, 36).permute(1, 2, 0).numpy(), turned)
 
 
-def places(height: int, width: int) -> torch.Tensor:
+def places(height: int, width: int, dtype: torch.dtype = torch.uint8) -> torch.Tensor:
     """An image that says of each pixel where it is: (3, h, w) with row, column, 0."""
     rows, columns = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
-    return torch.stack([rows, columns, torch.zeros_like(rows)]).to(torch.uint8)
+    return torch.stack([rows, columns, torch.zeros_like(rows)]).to(dtype)
 
 
 def test_crops_reach_every_place_and_none_outside() -> None:
@@ -80,7 +82,7 @@ def test_crops_reach_every_place_and_none_outside() -> None:
 @pytest.mark.parametrize("edge", [0.0, 0.5, np.nextafter(1.0, 0.0)])
 def test_the_ends_of_the_range_are_inside(edge: float) -> None:
     for free in range(5):
-        view = cut_view(places(10 + free, 10 + free), np.array([edge, edge, 1.0]), 10)
+        view = cut_view(places(10 + free, 10 + free), np.array([edge, edge, 1.0, *[edge] * (PARTS - 3)]), 10)
         assert view.shape == (3, 10, 10)
         assert int(view[0, 0, 0]) == int(view[1, 0, 0]) <= free
         if edge > 0.5:
@@ -121,10 +123,10 @@ def test_the_centre_crop_is_the_middle_and_never_flipped(height: int, width: int
 def test_the_two_views_of_a_draw_differ_and_the_same_draw_gives_the_same() -> None:
     draws = np.array([3, 9, 3, 2**40])
     cuts = random_cuts(0, draws)
-    assert cuts.shape == (4, 2, 3)
+    assert cuts.shape == (4, 2, PARTS)
     np.testing.assert_array_equal(cuts[0], cuts[2])
     np.testing.assert_array_equal(random_cuts(0, np.array([9])), cuts[1:2])
-    assert len(np.unique(cuts[[0, 1, 3]])) == 18  # two views of three draws: no number twice
+    assert len(np.unique(cuts[[0, 1, 3]])) == 6 * PARTS  # two views of three draws: no number twice
     assert not np.isin(random_cuts(1, draws), cuts).any()
     image = resize_short_side(noise(40, 60), 36)
     first, second = (cut_view(image, cut, 24) for cut in cuts[0])
@@ -141,7 +143,16 @@ def test_golden_cuts() -> None:
         [0.6738409514635416, 0.6198395328576914, 0.40562400473171134],
         [0.8152856718142624, 0.5514809357412239, 0.5878499138885541],
     ]
-    assert random_cuts(0, np.array([5]))[0].tolist() == expected
+    assert random_cuts(0, np.array([5]))[0, :, :3].tolist() == expected
+
+
+def test_golden_plain_views() -> None:
+    """The bytes of plain views as they were before there were other kinds."""
+    image = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (3, 40, 53), dtype=np.uint8))
+    cuts = random_cuts(3, np.array([0, 1, 77, 2**40]), 3).reshape(-1, PARTS)
+    content = b"".join(cut_view(image, cut, 32, PLAIN).contiguous().numpy().tobytes() for cut in cuts)
+    expected = "e43eb0213dd4f8c5c84c359af1e3f2fd2e0560e9398258466cdad7f27fb327d2"
+    assert hashlib.sha256(content).hexdigest() == expected
 
 
 @pytest.mark.parametrize(("height", "width"), [(1, 1), (2000, 1), (1, 2000), (2, 1), (1, 37)])
@@ -151,5 +162,124 @@ def test_images_of_any_shape(height: int, width: int) -> None:
     assert min(resized.shape[1:]) == 36
     for cut in [*random_cuts(0, np.arange(20), 1)[:, 0], CENTRE[0]]:
         assert cut_view(resized, cut, 32).shape == (3, 32, 32)
+    for cut in random_cuts(0, np.arange(20), 1)[:, 0]:
+        for kind in (SMALL, STRONG, View(area=(1.0, 1.0))):
+            view = cut_view(resized, cut, 32, kind)
+            assert view.shape == (3, 32, 32) and view.dtype == torch.uint8
     if height * width == 1:
         assert bool((resized == torch.from_numpy(image[0, 0])[:, None, None]).all())
+
+
+def boxes(monkeypatch: pytest.MonkeyPatch, height: int, width: int, view: View, count: int) -> np.ndarray:
+    """Top, left, height and width of the crops of many views: (count, 4)."""
+    found = []
+
+    def resize(pixels: torch.Tensor, shape: tuple[int, int]) -> torch.Tensor:
+        assert shape == (24, 24)
+        rows, columns = pixels[0, :, 0], pixels[1, 0]
+        found.append((int(rows[0]), int(columns[0]), len(rows), len(columns)))
+        assert bool((rows.diff() == 1).all()) and bool((columns.diff() == 1).all())
+        return torch.zeros(3, *shape, dtype=torch.uint8)
+
+    monkeypatch.setattr("debgcd.data.views._resize", resize)
+    image = places(height, width, torch.int64)
+    for cut in random_cuts(1, np.arange(count), views=1)[:, 0]:
+        cut_view(image, cut, 24, view)
+    return np.array(found)
+
+
+def assert_uniform(values: np.ndarray, low: float, high: float, blur: float) -> None:
+    """All in low..high, each tenth alike: within five standard deviations, and what rounding to whole pixels moves."""
+    assert low - blur <= values.min() and values.max() <= high + blur
+    shares = np.histogram(values, 10, (low, high))[0] / len(values)
+    assert (abs(shares - 0.1) < 5 * (0.1 * 0.9 / len(values)) ** 0.5 + 2 * blur / (high - low)).all(), shares
+
+
+@pytest.mark.parametrize("view", [SMALL, View(area=(0.05, 0.3)), View(area=(0.4, 0.6), jitter=1.0)])
+def test_area_is_uniform_and_aspect_log_uniform(monkeypatch: pytest.MonkeyPatch, view: View) -> None:
+    """Of a square image, in which a crop of up to three quarters of it fits with every aspect ratio."""
+    found = boxes(monkeypatch, 1000, 1000, view, 3000)
+    assert view.area is not None
+    assert_uniform(found[:, 2] * found[:, 3] / 1e6, *view.area, blur=0.002)
+    assert_uniform(np.log(found[:, 3] / found[:, 2]), -np.log(4 / 3), np.log(4 / 3), blur=0.006)
+    for offset, side in ((0, 2), (1, 3)):
+        assert_uniform(found[:, offset] / (1000 - found[:, side]), 0, 1, blur=0.002)
+
+
+def test_area_and_aspect_are_independent(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = boxes(monkeypatch, 1000, 1000, SMALL, 3000)
+    area, aspect = found[:, 2] * found[:, 3], np.log(found[:, 3] / found[:, 2])
+    assert abs(np.corrcoef(area, aspect)[0, 1]) < 5 / 3000**0.5
+
+
+@pytest.mark.parametrize(("height", "width"), [(1000, 1000), (1000, 1250), (1250, 1000), (600, 1800), (3000, 200)])
+@pytest.mark.parametrize("area", [(0.3, 1.0), (0.9, 1.0), (0.05, 0.3)])
+def test_every_crop_fits_and_keeps_its_ranges(
+    monkeypatch: pytest.MonkeyPatch, height: int, width: int, area: tuple[float, float]
+) -> None:
+    """Where a long image has no crop of such an area and aspect ratio, the largest crop with the aspect ratio is taken."""
+    found = boxes(monkeypatch, height, width, View(area=area), 500)
+    top, left, h, w = found.T
+    assert (top >= 0).all() and (left >= 0).all() and (top + h <= height).all() and (left + w <= width).all()
+    assert (w / h < 4 / 3 + 0.01).all() and (w / h > 3 / 4 - 0.01).all()
+    largest = 4 / 3 * min(height, width) / max(height, width)
+    share = h * w / (height * width)
+    assert (share < min(area[1], largest) + 0.005).all() and (share > min(area[0], largest) - 0.005).all()
+    if largest > area[1]:
+        assert_uniform(share, *area, blur=0.005)
+
+
+def test_a_crop_with_an_area_is_pils_resize_of_it() -> None:
+    """The whole image, and a quarter of it at the lower right, flipped; smooth, so that two passes of rounding agree."""
+    smooth = Image.fromarray(64 + noise(7, 8, 1) // 2).resize((48, 48), Image.Resampling.BICUBIC)
+    image = torch.from_numpy(np.array(smooth)).permute(2, 0, 1)
+    last = np.nextafter(1.0, 0.0)
+    for area, flip, box in ((1.0, 1.0, (0, 0, 48, 48)), (0.25, 0.0, (24, 24, 48, 48))):
+        cut = np.array([last, last, flip, 0.5, 0.5, *[0.5] * (PARTS - 5)])
+        found = cut_view(image, cut, 32, View(area=(area, area)))
+        pil = np.asarray(smooth.crop(box).resize((32, 32), Image.Resampling.BICUBIC)).astype(int)
+        assert abs(found.permute(1, 2, 0).numpy() - (pil if flip else pil[:, ::-1])).max() <= 1
+
+
+def test_strong_views_are_a_function_of_their_numbers() -> None:
+    image = resize_short_side(noise(50, 60), 40)
+    before = image.clone()
+    first, second = random_cuts(0, np.array([7]))[0]
+    view = cut_view(image, first, 32, STRONG)
+    assert torch.equal(view, cut_view(image, first, 32, STRONG)) and torch.equal(image, before)
+    for other in (cut_view(image, second, 32, STRONG), cut_view(image, first, 32, SMALL), cut_view(image, first, 32)):
+        assert not torch.equal(view, other)
+
+
+def test_grey_comes_as_often_as_it_should() -> None:
+    image, count, grey = torch.from_numpy(noise(8, 8)).permute(2, 0, 1), 4000, 0
+    for cut in random_cuts(2, np.arange(count), views=1)[:, 0]:
+        red, green, blue = cut_view(image, cut, 8, View(grey=0.2))
+        grey += int(torch.equal(red, green) and torch.equal(green, blue))
+    assert abs(grey / count - 0.2) < 5 * (0.2 * 0.8 / count) ** 0.5
+
+
+def test_another_stream_gives_other_numbers() -> None:
+    assert not np.isin(random_cuts(0, np.arange(5), stream="other"), random_cuts(0, np.arange(5))).any()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"area": (0.0, 1.0)}, "area must be"),
+        ({"area": (0.5, 0.3)}, "area must be"),
+        ({"area": (0.5, 1.1)}, "area must be"),
+        ({"jitter": -0.1}, "jitter must be"),
+        ({"jitter": 2.6}, "jitter must be"),
+        ({"grey": 1.5}, "grey must be"),
+    ],
+)
+def test_a_kind_that_makes_no_sense(wrong: dict[str, object], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        View(**wrong)  # type: ignore[arg-type]
+
+
+def test_equal_kinds_have_equal_names_and_others_others() -> None:
+    assert View(jitter=1) == View(jitter=1.0) and View(jitter=1).name == View(jitter=1.0).name
+    kinds = [PLAIN, STRONG, SMALL, View(jitter=1e-9), View(grey=0.2), View(area=(1.0, 1.0)), View(area=(0.08, 0.51))]
+    assert len({kind.name for kind in kinds}) == len(kinds)

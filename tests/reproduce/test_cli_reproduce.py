@@ -99,7 +99,7 @@ def test_an_image_that_cannot_be_read_makes_no_result(sets: Path, tmp_path: Path
         (["ssb", "--root", ".", "--seeds", "0"], "at least 1"),
         (["ssb", "--root", ".", "--sets", "birds"], "no benchmark 'birds'"),
         (["ssb", "--root", ".", "--scale", "small", "--preset", "paper"], "omit --preset"),
-        (["ssb", "--root", ".", "--set", "detector.wieght=1"], "did you mean 'weight'"),
+        (["ssb", "--root", ".", "--set", "detector.wieght=1"], "did you mean 'detector.weight'"),
         (["ssb", "--root", ".", "--set", "method=kmeans"], "the experiment sets method itself"),
         (["ssb", "--root", ".", "--set", "seed=3"], "the experiment sets seed itself"),
         (["ssb", "--root", "nowhere"], "--root nowhere is not a folder"),

@@ -21,13 +21,13 @@ from debgcd import __version__
 from debgcd.data.decode import decode
 from debgcd.data.loader import from_files
 from debgcd.data.sampler import Draws
-from debgcd.data.views import CENTRE, cut_view, random_cuts, resize_short_side
+from debgcd.data.views import CENTRE, TWO_PLAIN, cut_view, random_cuts, resize_short_side
 from debgcd.errors import DataError
 from debgcd.inference.tokens import FreshTokens
 from debgcd.model.backbone import Backbone
 from debgcd.model.lite import load_lite
 from debgcd.options import ViewsConfig
-from debgcd.train.bank import BankTokens, open_bank, pick_two
+from debgcd.train.bank import BankTokens, open_bank, pick_views
 
 Train = Command = Callable[..., Any]
 VIEWS = ViewsConfig(resize=36, size=32, bank="on", bank_views=3)
@@ -85,7 +85,7 @@ def build(paths: list[Path], cache: Path, blocks: int = 1, precision: str = "fp3
     chosen = ViewsConfig(**{**vars(VIEWS), **views})
     backbone = load_lite(blocks)
     backbone.precision = precision
-    return open_bank(backbone, blocks, paths, chosen, cache, 0, lambda done, total: None)
+    return open_bank(backbone, paths, chosen, cache, 0, lambda done, total: None)
 
 
 def test_all_that_the_tokens_depend_on_names_another_bank(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_an_image_that_changes_while_the_bank_is_built(
             change(paths[17])
 
     with pytest.raises(DataError, match=rf"17\.png {said}"):
-        open_bank(load_lite(1), 1, paths, VIEWS, cache, 0, spoil)
+        open_bank(load_lite(1), paths, VIEWS, cache, 0, spoil)
     assert [name[-8:] for name in banks(cache)] == [".partial"]
     kept.rename(paths[17])
     assert np.array_equal(build(paths, cache), good)
@@ -163,9 +163,11 @@ def test_a_bank_says_what_it_is(tmp_path: Path) -> None:
     told = json.loads(place.read_text())
     assert told["what"] == "view bank" and told["debgcd"] == __version__
     facts = told["facts"]
-    assert facts["weights"] == load_lite(1).identity.sha256 and facts["tuned_blocks"] == 1
+    assert facts["weights"] == load_lite(1).identity.sha256 and facts["tail_blocks"] == 1
     assert [facts[name] for name in ("resize", "size", "views", "seed", "type")] == [36, 32, 3, 0, "bfloat16"]
     assert facts["shape"][:2] == [2, 4] and len(facts["images"]) == 64
+    names = "format weights tuned_blocks images decode upright precision resize size views seed type shape"
+    assert list(facts) == names.split() and facts["format"] == 3  # these name the banks that there are
 
 
 def other_model() -> Backbone:
@@ -183,7 +185,7 @@ def test_the_tokens_of_something_else_under_the_right_name(
     paths, cache, elsewhere = small(tmp_path, 4), tmp_path / "cache", tmp_path / "elsewhere"
     good = np.array(build(paths, cache))
     if other == "model":
-        open_bank(other_model(), 1, paths, VIEWS, elsewhere, 0, lambda *_: None)
+        open_bank(other_model(), paths, VIEWS, elsewhere, 0, lambda *_: None)
     else:
         build(paths[::-1] if other == "images" else paths, elsewhere, seed=5 if other == "views" else 0)
     (place,), (wrong,) = (cache / "banks").glob("*/records"), (elsewhere / "banks").glob("*/records")
@@ -215,13 +217,13 @@ def test_killed_while_it_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     def work() -> int:
         at_call("debgcd.data.contents.Contents.require_unchanged", stop + 1)()
-        open_bank(load_lite(1), 1, paths, VIEWS, cache, stop % 2, lambda *_: None)
+        open_bank(load_lite(1), paths, VIEWS, cache, stop % 2, lambda *_: None)
         return 0
 
     assert forked(work, tmp_path / "log") == -signal.SIGKILL
     assert [name[-8:] for name in banks(cache)] == [".partial"]
     told: list[tuple[int, int]] = []
-    found = open_bank(load_lite(1), 1, paths, VIEWS, cache, 0, lambda *words: told.append(words))
+    found = open_bank(load_lite(1), paths, VIEWS, cache, 0, lambda *words: told.append(words))
     assert np.array_equal(found, good)
     assert told == [(done, 7) for done in (0, 2, 4, 6, 7)[stop:]]
 
@@ -282,7 +284,7 @@ def test_no_room_for_a_bank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("views", [2, 3, 8])
 def test_two_different_views_every_ordered_pair_alike(views: int) -> None:
     draws = 3000 * views * (views - 1)
-    first, second = pick_two(5, np.arange(draws), views)
+    first, second = pick_views(5, np.arange(draws), TWO_PLAIN, views)
     pairs = Counter(zip(first.tolist(), second.tolist(), strict=True))
     assert set(pairs) == {(a, b) for a in range(views) for b in range(views) if a != b}
     # a share's standard deviation is sqrt(3000) = 55
@@ -291,17 +293,24 @@ def test_two_different_views_every_ordered_pair_alike(views: int) -> None:
 
 def test_another_seed_picks_other_views() -> None:
     draws = np.arange(1000)
-    assert (pick_two(0, draws, 8)[0] != pick_two(1, draws, 8)[0]).mean() > 0.8
+    assert (pick_views(0, draws, TWO_PLAIN, 8)[0] != pick_views(1, draws, TWO_PLAIN, 8)[0]).mean() > 0.8
+
+
+def test_golden_picks() -> None:
+    """These picks belong to every published run with a bank of plain views."""
+    draws = np.array([0, 1, 2, 3, 4, 5, 1000, 2**40])
+    assert pick_views(0, draws, TWO_PLAIN, 8).tolist() == [[0, 5, 7, 2, 7, 1, 1, 6], [5, 0, 6, 1, 4, 4, 3, 2]]
+    assert pick_views(7, draws, TWO_PLAIN, 3).tolist() == [[0, 1, 1, 2, 0, 2, 2, 2], [1, 0, 0, 1, 1, 1, 0, 1]]
 
 
 def test_tokens_are_those_of_the_cuts(tmp_path: Path) -> None:
     """Cut by hand and sent through the trunk one by one, against what the bank gives: equal but for bfloat16."""
     paths, backbone = small(tmp_path), load_lite(1)
-    bank = BankTokens(open_bank(backbone, 1, paths, VIEWS, tmp_path / "cache", 0, lambda *_: None), 7, CPU)
+    bank = BankTokens(open_bank(backbone, paths, VIEWS, tmp_path / "cache", 0, lambda *_: None), 7, CPU)
     draws = Draws(np.arange(40, 48), np.array([4, 0, 1, 2, 3, 3, 0, 2]))
     (found,) = bank.random([draws])
     assert found.shape[0] == 16 and found.dtype == torch.float32
-    views = pick_two(7, draws.draw, VIEWS.bank_views)
+    views = pick_views(7, draws.draw, TWO_PLAIN, VIEWS.bank_views)
     for row, (image, view) in enumerate(zip(np.tile(draws.image, 2), np.concatenate(views), strict=True)):
         cut = random_cuts(VIEWS.seed, np.array([image]), VIEWS.bank_views)[0, view]
         assert_close(found[row], fresh(backbone, paths[image], cut))
@@ -312,7 +321,7 @@ def test_tokens_are_those_of_the_cuts(tmp_path: Path) -> None:
 
 def test_centre_crops_of_the_bank_are_those_without_it(tmp_path: Path) -> None:
     paths, backbone = small(tmp_path), load_lite(1)
-    bank = BankTokens(open_bank(backbone, 1, paths, VIEWS, tmp_path / "cache", 0, lambda *_: None), 0, CPU)
+    bank = BankTokens(open_bank(backbone, paths, VIEWS, tmp_path / "cache", 0, lambda *_: None), 0, CPU)
     numbers = np.array([3, 0, 4])
     (kept,), (cut,) = bank.centre(numbers), FreshTokens(backbone, from_files(paths, VIEWS), 0, 0).centre(numbers)
     assert_close(kept, cut)

@@ -64,7 +64,7 @@ def test_tokens_are_those_of_the_bank_and_of_fresh_views(tmp_path: Path) -> None
     for path in paths:
         Image.fromarray(rng.integers(0, 256, (40, 50, 3), dtype=np.uint8)).save(path)
     backbone = load_lite(1)
-    array = open_bank(backbone, 1, paths, VIEWS, tmp_path / "cache", 0, lambda *_: None)
+    array = open_bank(backbone, paths, VIEWS, tmp_path / "cache", 0, lambda *_: None)
     bank = BankTokens(array, 3, torch.device("cpu"))
     fresh = FreshTokens(backbone, from_files(paths, VIEWS), 3, 0)
     kinds, differ = set(), 0

@@ -15,6 +15,7 @@ from forks import logged_steps, result
 from debgcd.data.manifest import from_paths
 from debgcd.data.sampler import Sampler
 from debgcd.data.views import random_cuts
+from debgcd.methods import METHODS
 from debgcd.train.watch import Utilisation
 
 Train = Callable[..., object]
@@ -36,7 +37,7 @@ def test_a_second_run_on_the_bank_ends_in_the_same_bytes(train: Train, shared_fo
 
 
 @pytest.mark.parametrize("bank", ["off", "on"])
-@pytest.mark.parametrize("method", ["debgcd", "simgcd"])
+@pytest.mark.parametrize("method", ["debgcd", "simgcd", "orca", "uno", "mugcd"])
 def test_another_seed_gives_another_model(
     train: Train, shared_folder: Path, tmp_path: Path, bank: str, method: str
 ) -> None:
@@ -64,7 +65,7 @@ def permuted_truth(rows: list[dict[str, str]]) -> list[dict[str, str]]:
     return [{**row, "truth": rows[(7 * i + 5) % len(rows)]["truth"]} for i, row in enumerate(rows)]
 
 
-@pytest.mark.parametrize(("method", "bank"), [("debgcd", "off"), ("debgcd", "on"), ("gcd", "on")])
+@pytest.mark.parametrize(("method", "bank"), [("debgcd", "off"), *((name, "on") for name in METHODS)])
 def test_truth_does_not_reach_training(
     train: Train, tiny_manifest_csv: Path, tmp_path: Path, method: str, bank: str
 ) -> None:

@@ -212,6 +212,22 @@ def test_gcd_killed_around_its_clusterings(
     assert_same_evaluations(tmp_path / "run", gcd.folder / "whole")
 
 
+@pytest.fixture(scope="module", params=["orca", "uno", "mugcd"])
+def remembering(
+    request: pytest.FixtureRequest, shared_folder: Path, arguments: Arguments, tmp_path_factory: pytest.TempPathFactory
+) -> Reference:
+    """Methods with a memory: a margin per epoch, losses per head, a teacher."""
+    return reference("on", shared_folder, arguments, tmp_path_factory, "--method", request.param)
+
+
+@pytest.mark.parametrize("number", range(1, STEPS + 1))
+def test_a_memory_survives_a_kill_at_any_step(remembering: Reference, tmp_path: Path, number: int) -> None:
+    remembering.kill(tmp_path / "run", at_call("debgcd.train.loop.step", number, after=True))
+    remembering.resume(tmp_path / "run")
+    last = f"checkpoints/step-{STEPS:08d}/state.safetensors"
+    assert sha256(tmp_path / "run" / last) == sha256(remembering.folder / "whole" / last)
+
+
 @pytest.mark.parametrize("method", ["kmeans", "sskmeans"])
 def test_killed_before_and_after_clustering(
     shared_folder: Path, arguments: Arguments, tmp_path: Path, method: str

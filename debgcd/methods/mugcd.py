@@ -1,0 +1,98 @@
+"""μGCD (Vaze et al. 2023): a student learns strong views from the moving average of itself, which sees weak ones.
+
+No training code is public. Taken from the paper: losses, momentum, two stages; the first stage is a GCD run, which
+`train --start RUN` names. Open, and filled with SimGCD's values: temperatures, ε, schedule. The strong view is a usual one
+(random resized crop, colours, grey). The student answers, as in SimGCD.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from debgcd import losses
+from debgcd.data.views import PLAIN, STRONG, Kinds
+from debgcd.methods.base import Batch, Context, Loss, Method
+from debgcd.methods.simgcd import BaselineOptions, WarmStart, warm_start
+from debgcd.model.heads import Prototypes
+from debgcd.model.network import Network, Output, Teacher
+from debgcd.options import Options, option
+from debgcd.progress import say
+from debgcd.schedules import Progress
+
+
+@dataclass(frozen=True)
+class Momentum:
+    """ω: the share of its own weights that the teacher keeps at a step."""
+
+    base: float = option(0.7, "at the start, as published", 0, 1)
+    end: float = option(0.999, "at the end, as published", 0, 1)
+
+
+@dataclass(frozen=True)
+class MuGCDOptions(Options):
+    heads: WarmStart = WarmStart()
+    baseline: BaselineOptions = BaselineOptions()
+    momentum: Momentum = Momentum()
+
+    def contradiction(self) -> str | None:
+        if self.momentum.base + self.momentum.end < 1:
+            return "momentum.base and momentum.end must sum to 1 or more; raise one of them"
+        return None
+
+
+class MuGCD(Method):
+    """(1 − λ) (distillation from the teacher − ε H(p̄)) + λ cross-entropy, on strong views; then the teacher follows."""
+
+    Options: ClassVar[type[Options]] = MuGCDOptions
+    views: ClassVar[Kinds] = (PLAIN, STRONG)
+    options: MuGCDOptions
+
+    def heads(self) -> nn.ModuleDict:
+        return nn.ModuleDict({"classifier": Prototypes(self.sizes.width, self.sizes.k)})
+
+    def memory(self, network: Network) -> nn.Module:
+        return Teacher(network)
+
+    def begin(self, context: Context) -> None:
+        if self.config.start is None:
+            say(
+                "mugcd: starts from the pretrained backbone; the paper starts from a GCD run (give one with --start RUN)"
+            )
+        if self.options.heads.warm_start:
+            warm_start(self, context, novel_first=False)
+        _teacher(context.network).follow(context.network, momentum=0.0)
+
+    def loss(self, network: Network, batch: Batch, progress: Progress) -> Loss:
+        options = self.options.baseline
+        weak, strong = batch.tokens.chunk(2)
+        student = network(strong)["classifier"]
+        teacher = _teacher(network)(network, weak, ("classifier",))["classifier"]
+        teacher_temperature = options.teacher_temperature(progress)
+        distillation = losses.teacher_distillation(student, teacher, teacher_temperature, options.student_temperature)
+        entropy = losses.mean_entropy(student, options.student_temperature)
+        labelled = batch.labelled[: len(batch.y)]  # rows of the first view are images
+        supervised = losses.supervised(student[labelled], batch.y, options.student_temperature)
+        share = options.supervised_weight
+        total = (1 - share) * (distillation - options.entropy_weight * entropy) + share * supervised
+        terms: dict[str, Tensor | float] = {
+            "distillation": distillation,
+            "mean_entropy": entropy,
+            "supervised": supervised,
+            "teacher_temperature": teacher_temperature,
+        }
+        return Loss(total, terms)
+
+    def stepped(self, network: Network, progress: Progress) -> None:
+        momentum = losses.momentum(progress.share, self.options.momentum.base, self.options.momentum.end)
+        _teacher(network).follow(network, momentum)
+
+    def scores(self, output: Output) -> dict[str, Tensor]:
+        return {"gcd": (output["classifier"] / self.options.baseline.student_temperature).softmax(1)}
+
+
+def _teacher(network: Network) -> Teacher:
+    assert isinstance(network.memory, Teacher)
+    return network.memory

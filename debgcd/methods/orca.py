@@ -1,0 +1,88 @@
+"""ORCA (Cao et al. 2022): known classes wait for the new ones, and images with their neighbours fall into one category.
+
+From the paper and the public code (ResNet-18 from SimCLR) the losses are taken; backbone, views, batches and schedule are
+those of all methods here, as in the GCD authors' comparison.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from debgcd import losses
+from debgcd.methods.base import Batch, Context, Loss, Method
+from debgcd.methods.simgcd import WarmStart, warm_start
+from debgcd.model.heads import Prototypes
+from debgcd.model.network import Network, Output
+from debgcd.options import Options, option
+from debgcd.schedules import Progress
+
+
+@dataclass(frozen=True)
+class ORCAObjective:
+    """L = L_S + η₁ L_P − η₂ H(p̄)."""
+
+    pair_weight: float = option(1.0, "η₁, as published", 0, 1e6)
+    entropy_weight: float = option(1.0, "η₂, as published", 0, 1e6)
+    margin_weight: float = option(1.0, "λ: margin per unit of uncertainty, in units of the cosine", 0, 100)
+    margin_most: float = option(0.5, "at most so large; only in the public code", 0, 2)
+    temperature: float = option(0.1, "1 / s; the public code has s = 10", 1e-4, 100)
+
+
+@dataclass(frozen=True)
+class ORCAOptions(Options):
+    heads: WarmStart = WarmStart()
+    orca: ORCAObjective = ORCAObjective()
+
+
+class ORCA(Method):
+    """Cross-entropy with a margin that follows the uncertainty, pairs that agree, and categories used alike."""
+
+    Options: ClassVar[type[Options]] = ORCAOptions
+    options: ORCAOptions
+
+    def heads(self) -> nn.ModuleDict:
+        return nn.ModuleDict({"classifier": Prototypes(self.sizes.width, self.sizes.k)})
+
+    def memory(self, network: Network) -> nn.Module:
+        """The margin, fixed for an epoch."""
+        memory = nn.Module()
+        memory.register_buffer("margin", torch.zeros(()))
+        return memory
+
+    def begin(self, context: Context) -> None:
+        if self.options.heads.warm_start:
+            warm_start(self, context, novel_first=False)
+
+    def epoch(self, context: Context, progress: Progress) -> None:
+        """ū over all unlabelled images, as the network stands."""
+        options, network = self.options.orca, context.network
+        free = context.features()[context.label < 0]
+        p = self.scores(network.from_feature(free, ("classifier",)))["gcd"]
+        margin = (options.margin_weight * losses.uncertainty(p)).clamp_max(options.margin_most)
+        network.get_buffer("memory.margin").copy_(margin)
+
+    def loss(self, network: Network, batch: Batch, progress: Progress) -> Loss:
+        """The public code takes cross-entropy, entropy and neighbours from the first views, and pairs them with the second."""
+        options, output, images = self.options.orca, network(batch.tokens), len(batch.image)
+        logits, margin = output["classifier"], network.get_buffer("memory.margin")
+        labelled = batch.labelled[: len(batch.y)]
+        draw = batch.uniform("orca/partner")[labelled]
+        partner = losses.partners(output.feature[:images], labelled, batch.y, draw)
+        supervised = losses.margin_supervised(logits[labelled], batch.y, margin, options.temperature)
+        pairs = losses.pairwise(logits, partner, options.temperature)
+        entropy = losses.mean_entropy(logits[:images], options.temperature)
+        total = supervised + options.pair_weight * pairs - options.entropy_weight * entropy
+        terms: dict[str, Tensor | float] = {
+            "supervised": supervised,
+            "pairs": pairs,
+            "mean_entropy": entropy,
+            "margin": margin,
+        }
+        return Loss(total, terms)
+
+    def scores(self, output: Output) -> dict[str, Tensor]:
+        return {"gcd": (output["classifier"] / self.options.orca.temperature).softmax(1)}

@@ -1,0 +1,151 @@
+"""UNO+ (Fini et al. 2021, as ported by Vaze et al. 2022): each view learns the balanced assignment of the other one.
+
+A re-implementation, since the port was never released. Losses, heads and crops follow UNO's public code; pseudo-labels are
+over all K categories, because an unlabelled image may be of a known class. Backbone, batches and schedule are those of all
+methods here. The MLPs have no batch normalisation; small crops are shown at the size of the large ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from debgcd import losses
+from debgcd.data.views import PLAIN, SMALL, Kinds
+from debgcd.methods.base import Batch, Context, Loss, Method
+from debgcd.model.heads import Projection, Prototypes, merged
+from debgcd.model.network import Network, Output
+from debgcd.options import Options, option
+from debgcd.schedules import Progress
+
+
+@dataclass(frozen=True)
+class UNOHeadOptions:
+    hidden: int = option(2048, "width of the MLPs' hidden layer, as published", 1, 65536)
+    projection_width: int = option(256, "their output, as published", 1, 65536)
+    count: int = option(4, "heads, and over-clustering heads; the public commands have 4", 1, 64)
+    over: int = option(3, "new categories of an over-clustering head per new category, as published", 1, 100)
+
+
+@dataclass(frozen=True)
+class UNOObjective:
+    temperature: float = option(0.1, "as published", 1e-4, 100)
+    iterations: int = option(3, "of Sinkhorn-Knopp, as published", 1, 1000)
+    epsilon: float = option(0.05, "of Sinkhorn-Knopp, as published", 1e-4, 100)
+
+
+@dataclass(frozen=True)
+class UNOOptions(Options):
+    heads: UNOHeadOptions = UNOHeadOptions()
+    uno: UNOObjective = UNOObjective()
+
+
+class UNOHeads(nn.Module):
+    """H heads and H over-clustering heads; all share the prototypes of the known classes.
+
+    (N, width) -> (N, H, K + over · (K − M)) cosines: known classes, new categories, then those of the over-clustering head.
+    """
+
+    def __init__(self, width: int, k: int, known: int, options: UNOHeadOptions):
+        super().__init__()
+        self.known = Prototypes(width, known)
+        sizes = [k - known, options.over * (k - known)]
+        shape = (width, options.hidden, options.projection_width, 2)
+        self.projections = nn.ModuleList(Projection(*shape) for _ in range(2 * options.count))
+        self.new = nn.ModuleList(Prototypes(options.projection_width, sizes[i % 2]) for i in range(2 * options.count))
+
+    def reset(self, generator: torch.Generator) -> None:
+        for module in (self.known, *self.projections, *self.new):
+            module.reset(generator)
+
+    def forward(self, feature: Tensor) -> Tensor:
+        said = [new(project(feature)) for project, new in zip(self.projections, self.new, strict=True)]
+        known = self.known(feature)
+        return torch.stack([torch.cat([known, *said[i : i + 2]], 1) for i in range(0, len(said), 2)], 1)
+
+
+class BestHead(nn.Module):
+    """The classifier that answers: the one of the heads with the lowest loss."""
+
+    best: Tensor
+
+    def __init__(self, heads: UNOHeads):
+        super().__init__()
+        self._heads = (heads,)  # in a tuple: the parameters are those of the other head, not of this one
+        self.register_buffer("best", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, feature: Tensor) -> Tensor:
+        heads, i = self._heads[0], 2 * int(self.best)
+        return torch.cat([heads.known(feature), heads.new[i](heads.projections[i](feature))], 1)
+
+
+class UNO(Method):
+    """Swapped prediction with several heads and over-clustering; the head with the lowest loss of an epoch answers."""
+
+    Options: ClassVar[type[Options]] = UNOOptions
+    views: ClassVar[Kinds] = (PLAIN, PLAIN, SMALL, SMALL)
+    options: UNOOptions
+
+    def heads(self) -> nn.ModuleDict:
+        heads = UNOHeads(self.sizes.width, self.sizes.k, self.sizes.known, self.options.heads)
+        return nn.ModuleDict({"heads": heads, "classifier": BestHead(heads)})
+
+    def memory(self, network: Network) -> nn.Module:
+        """The summed loss of each head in this epoch."""
+        memory = nn.Module()
+        memory.register_buffer("sums", torch.zeros(self.options.heads.count))
+        return memory
+
+    def epoch(self, context: Context, progress: Progress) -> None:
+        self.settle(context)
+        context.network.get_buffer("memory.sums").zero_()
+
+    def settle(self, context: Context) -> None:
+        network = context.network
+        network.get_buffer("heads.classifier.best").copy_(network.get_buffer("memory.sums").argmin())
+
+    def loss(self, network: Network, batch: Batch, progress: Progress) -> Loss:
+        said = network(batch.tokens)["heads"].transpose(0, 1)  # (H, 4B, columns)
+        k, known = self.sizes.k, self.sizes.known
+        cluster, over = said[..., :k], torch.cat([said[..., :known], said[..., k:]], -1)
+        parts = {"cluster": self._swapped(cluster, batch), "over_cluster": self._swapped(over, batch)}
+        network.get_buffer("memory.sums").add_(parts["cluster"].detach())
+        terms: dict[str, Tensor | float] = {name: value.mean() for name, value in parts.items()}
+        return Loss((parts["cluster"].mean() + parts["over_cluster"].mean()) / 2, terms)
+
+    def _swapped(self, logits: Tensor, batch: Batch) -> Tensor:
+        """Mean over the six pairs of a large crop, whose assignment is the target, and another crop: (H, 4B, C) -> (H,)."""
+        options, large = self.options.uno, 2 * len(batch.image)
+        labelled, free = batch.labelled[: 2 * len(batch.y)], batch.free[: len(batch.free) // 2]
+        targets = losses.swapped_targets(
+            logits[:, :large], labelled, free, batch.y, options.iterations, options.epsilon
+        )
+        both = targets.unflatten(1, (2, -1)).mean(1).repeat(1, 2, 1)  # a small crop learns from either large one
+        swapped = losses.swapped(logits[:, :large], targets, options.temperature)
+        return (swapped + 2 * losses.swapped(logits[:, large:], both, options.temperature)) / 3
+
+    def scores(self, output: Output) -> dict[str, Tensor]:
+        return {"gcd": (output["classifier"] / self.options.uno.temperature).softmax(1)}
+
+    def reported(self, network: Network) -> set[str]:
+        return {"classifier"}
+
+    def prototypes(self, network: Network) -> Tensor:
+        """Known classes lie in the feature's space, new categories in that of the best head's projection."""
+        best = int(network.get_buffer("heads.classifier.best"))
+        names = ("heads.heads.known.weight", f"heads.heads.new.{2 * best}.weight")
+        return torch.block_diag(*(normalize(network.get_parameter(name), dim=1) for name in names))
+
+    def merge(self, network: Network, images: NDArray[np.int64], groups: list[list[int]]) -> None:
+        known, options = self.sizes.known, self.options.heads
+        new = [[i - known for i in group] for group in groups[known:]]
+        for i in range(2 * options.count):
+            rows = network.get_parameter(f"heads.heads.new.{i}.weight")
+            # an over-clustering head is of no use any more; it keeps as many rows as its shape says
+            rows.data = rows.data[: options.over * len(new)] if i % 2 else merged(rows.data, images[known:], new)

@@ -1,0 +1,193 @@
+"""ORCA, UNO+ and μGCD: their totals against slow forms, their hooks, and that a step never waits for the device."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import oracles
+import peer_oracles
+import pytest
+import torch
+from little import KNOWN, TOKENS, K, at, batch, config, context, made, random_labels
+from test_waiting import Watch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from debgcd.data.draws import uniform
+from debgcd.data.sampler import Draws
+from debgcd.methods import METHODS
+from debgcd.methods.base import Batch
+from debgcd.methods.uno import UNOHeads
+from debgcd.model.network import Teacher
+
+IMAGES = 6
+
+
+def tokens(views: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(views * IMAGES, TOKENS, generator=generator, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_total_of_orca(seed: int) -> None:
+    network, method = made(config(method="orca", orca={"pair_weight": 0.7, "entropy_weight": 0.3}), IMAGES)
+    network.double()
+    network.get_buffer("memory.margin").fill_(0.2)
+    label, seen = random_labels(IMAGES, seed), tokens(2, seed)
+    output = network(seen)
+    cosines, feature = output["classifier"].tolist(), output.feature[:IMAGES].tolist()
+    labelled = [i for i, y in enumerate(label.tolist()) if y >= 0]
+    y = [int(label[i]) for i in labelled]
+    draw = np.float32(uniform(0, "orca/partner", np.arange(IMAGES)))
+    partner = peer_oracles.partners(feature, labelled, y, [float(draw[i]) for i in labelled])
+    expected = peer_oracles.margin_supervised([cosines[i] for i in labelled], y, 0.2)
+    expected += 0.7 * peer_oracles.pairwise(cosines, partner)
+    expected -= 0.3 * oracles.mean_entropy(cosines[:IMAGES], 0.1)
+    found = method.loss(network, batch(label, seen), at(0.5))
+    assert found.total.item() == pytest.approx(expected, rel=1e-7)
+    found.total.backward()
+    assert all(parameter.grad is not None for parameter in network.trained().values())
+
+
+@pytest.mark.parametrize("capped", [False, True])
+def test_orcas_margin_is_the_uncertainty_at_the_start_of_the_epoch(capped: bool) -> None:
+    network, method = made(config(method="orca"), IMAGES)
+    prototypes = network.heads["classifier"].weight.detach()
+    features = normalize(prototypes, dim=1)[torch.arange(IMAGES) % K]
+    if capped:  # at right angles to all prototypes: any category is as likely as the next
+        features = torch.linalg.svd(prototypes).Vh[K:][torch.arange(IMAGES) % 2]
+    label = random_labels(IMAGES)
+    with torch.no_grad():
+        method.epoch(context(network, lambda: features, label), at(0.0))
+    free = [i for i, y in enumerate(label.tolist()) if y < 0]
+    cosines = (normalize(features, dim=1) @ normalize(prototypes, dim=1).T)[free]
+    expected = peer_oracles.uncertainty([oracles.softmax([c / 0.1 for c in row]) for row in cosines.tolist()])
+    margin = float(network.get_buffer("memory.margin"))
+    assert margin == pytest.approx(min(expected, 0.5), rel=1e-5) and (expected > 0.5) == capped
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_total_of_uno(seed: int) -> None:
+    """Six pairs: each large crop's assignment is the target of the other large crop and of both small ones."""
+    chosen = config(method="uno", heads={"hidden": 6, "projection_width": 4, "count": 2, "over": 2})
+    network, method = made(chosen, IMAGES)
+    network.double()
+    label, seen = random_labels(IMAGES, seed), tokens(4, seed)
+    said = network(seen)["heads"].transpose(0, 1)
+    expected = []
+    for columns in ([*range(K)], [*range(KNOWN), *range(K, K + 2 * (K - KNOWN))]):
+        for head in said[..., columns]:
+            targets = []
+            for view in (0, 1):
+                large = head[view * IMAGES : (view + 1) * IMAGES].tolist()
+                free = [i for i, y in enumerate(label.tolist()) if y < 0]
+                assigned = iter(peer_oracles.sinkhorn([large[i] for i in free]))
+                rows = [
+                    [float(k == y) for k in range(len(columns))] if y >= 0 else next(assigned) for y in label.tolist()
+                ]
+                targets.append(rows)
+            pairs = []
+            for view, crop in ((0, 1), (1, 0), (0, 2), (0, 3), (1, 2), (1, 3)):
+                logits = head[crop * IMAGES : (crop + 1) * IMAGES].tolist()
+                pairs.append(peer_oracles.swapped([logits], [targets[view]])[0])
+            expected.append(sum(pairs) / 6)
+    found = method.loss(network, batch(label, seen), at(0.5))
+    assert found.total.item() == pytest.approx(sum(expected) / 4, rel=1e-8)
+    assert network.get_buffer("memory.sums").tolist() == pytest.approx(expected[:2], rel=1e-8)
+    found.total.backward()
+    assert all(parameter.grad is not None for parameter in network.trained().values())
+
+
+def test_the_head_with_the_lowest_loss_answers() -> None:
+    network, method = made(config(method="uno", heads={"hidden": 6, "count": 3}), IMAGES)
+    heads = network.heads["heads"]
+    assert isinstance(heads, UNOHeads)
+    feature = torch.randn(4, network.backbone.width, generator=torch.Generator().manual_seed(0))
+    where = context(network, lambda: feature, random_labels(4))
+    for best in (2, 0, 1):
+        sums = network.get_buffer("memory.sums")
+        sums.copy_(torch.tensor([2.0, 2.0, 2.0]))
+        sums[best] = 1.0
+        with torch.no_grad():
+            method.settle(where)
+            answer = network.from_feature(feature, method.answers)["classifier"]
+            torch.testing.assert_close(answer, heads(feature)[:, best, :K])
+            assert torch.equal(
+                method.prototypes(network)[:KNOWN, : feature.shape[1]], normalize(heads.known.weight, dim=1)
+            )
+    with torch.no_grad():
+        method.epoch(where, at(0.0))
+    assert not network.get_buffer("memory.sums").any() and int(network.get_buffer("heads.classifier.best")) == 1
+
+
+def test_unused_categories_of_uno_are_dropped() -> None:
+    network, method = made(config(method="uno", heads={"hidden": 6, "count": 2}), IMAGES)
+    before = network.get_parameter("heads.heads.new.0.weight").detach().clone()
+    groups = [[i] for i in range(KNOWN)] + [[K - 1]]
+    method.merge(network, np.array([1] * (K - 2) + [0, 1]), groups)
+    left = network.get_parameter("heads.heads.new.0.weight")
+    torch.testing.assert_close(left.detach(), before[-1:])
+    smaller = METHODS["uno"](config(method="uno", k=K - 1, heads={"hidden": 6, "count": 2}), method.sizes)
+    shapes = {name: tuple(value.shape) for name, value in network.heads.state_dict().items()}
+    smaller.sizes = replace(method.sizes, k=K - 1)
+    assert shapes == {name: tuple(value.shape) for name, value in smaller.heads().state_dict().items()}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_total_of_mugcd(seed: int) -> None:
+    network, method = made(config(method="mugcd"), IMAGES)
+    network.double()
+    with torch.no_grad():  # so that teacher and student differ
+        for parameter in network.trained().values():
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(seed)))
+    label, seen = random_labels(IMAGES, seed), tokens(2, seed)
+    assert isinstance(network.memory, Teacher)
+    student = network(seen[IMAGES:])["classifier"].tolist()
+    teacher = network.memory(network, seen[:IMAGES], ("classifier",))["classifier"].tolist()
+    labelled = [i for i, y in enumerate(label.tolist()) if y >= 0]
+    expected = 0.65 * (
+        peer_oracles.teacher_distillation(student, teacher, 0.04) - oracles.mean_entropy(student, 0.1)
+    ) + 0.35 * oracles.supervised([student[i] for i in labelled], [int(label[i]) for i in labelled], 0.1)
+    found = method.loss(network, batch(label, seen), at(0.5))
+    assert found.total.item() == pytest.approx(expected, rel=1e-9)
+    found.total.backward()
+    assert all(parameter.grad is not None for parameter in network.trained().values())
+
+
+def test_the_teacher_begins_at_the_student_and_follows_it() -> None:
+    network, method = made(config(method="mugcd", heads={"warm_start": True}), 40)
+    features = torch.randn(40, network.backbone.width, generator=torch.Generator().manual_seed(0))
+    label = torch.where(torch.arange(40) % 3 == 0, torch.arange(40) % KNOWN, -1)
+    label[:KNOWN] = torch.arange(KNOWN)
+    with torch.no_grad():
+        method.begin(context(network, lambda: features, label))
+    own = list(network.memory.buffers())
+    for buffer, parameter in zip(own, network.trained().values(), strict=True):
+        assert torch.equal(buffer, parameter)
+    start = [buffer.clone() for buffer in own]
+    with torch.no_grad():
+        for parameter in network.trained().values():
+            parameter.add_(1.0)
+    method.stepped(network, at(0.5))
+    kept = peer_oracles.momentum(0.5, 0.7, 0.999)
+    for buffer, before in zip(own, start, strict=True):
+        torch.testing.assert_close(buffer, before + (1 - kept))
+    assert math.isclose(kept, 0.849)
+
+
+@pytest.mark.parametrize("method", ["orca", "uno", "mugcd"])
+def test_a_step_never_waits(method: str) -> None:
+    """On the meta device, which has no values to wait for; ORCA's random numbers are a second copy to it."""
+    network, made_method = made(config(method=method), IMAGES)
+    network.to("meta")
+    views = len(made_method.views)
+    numbers = np.arange(IMAGES)
+    with Watch() as watch:
+        seen = torch.empty(views * IMAGES, TOKENS, device="meta")
+        some = Batch.of(seen, Draws(numbers, numbers), random_labels(IMAGES).numpy(), "meta")
+        found = made_method.loss(network, some, at(0.5))
+        found.total.backward()
+        made_method.stepped(network, at(0.5))
+    assert watch.uploads == (2 if method == "orca" else 1)
