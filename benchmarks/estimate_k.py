@@ -33,8 +33,8 @@ from debgcd.data.manifest import Manifest
 from debgcd.evaluate import clustering_accuracy
 from debgcd.machine import cache_folder, facts
 from debgcd.progress import progress, say
+from debgcd.train.decide import decide
 from debgcd.train.setup import centre_tokens, frozen_features
-from debgcd.train.start import decide
 
 ROOT = Path(__file__).resolve().parent.parent
 FILE, PAGE = ROOT / "docs" / "estimate_k.json", ROOT / "docs" / "unknown_k.md"

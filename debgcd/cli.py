@@ -41,6 +41,7 @@ FLAGS = {  # phrase in a library message -> (attribute of the options, flag)
     "choose another output folder": ("out", "-o"),
     "choose another cache folder": ("cache", "--cache"),
     "set the number of categories": ("k", "--k"),
+    "as its backbone": ("backbone", "--backbone"),
     "raise the maximum": ("max", "--max"),
     "lower the maximum": ("max", "--max"),
 }

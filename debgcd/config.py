@@ -60,7 +60,7 @@ def compose(
     for layer in found:  # a preset is for all methods: each takes what it has an option for
         common = {key: value for key, value in layer.values.items() if key in COMMON}
         config = _lay(config, common | fitting(config.options, layer.values), layer.where)
-    _check(config, f"preset {preset}, method {method}, benchmark {benchmark}, backbone {backbone}")
+    _check(config, [({}, f"preset {preset}"), *((layer.values, layer.where) for layer in found)])
     return config
 
 
@@ -156,7 +156,7 @@ def override_all(config: Config, changes: Sequence[tuple[Mapping[str, Any], str]
     """The configuration with several (values, where) laid over it in order, and checked when all are there."""
     for values, where in changes:
         config = _lay(config, values, where)
-    _check(config, ", ".join(where for _, where in changes))
+    _check(config, changes)
     return config
 
 
@@ -172,20 +172,26 @@ def fitted(config: Config, values: Mapping[str, Any], where: str) -> dict[str, A
     return common | fitting(config.options, values)
 
 
-def _check(config: Config, where: str) -> None:
-    """Refuse a value out of its range, and values that contradict each other."""
+def _check(config: Config, changes: Sequence[tuple[Mapping[str, Any], str]]) -> None:
+    """Refuse a value out of its range, and values that contradict each other; the error names who set it last."""
+
+    def where(*keys: str) -> str:
+        named = [where for values, where in changes if set(leaves(values)) & set(keys)]
+        return named[-1] if named else changes[-1][1]
+
     for key, value, metadata in _fields(config):
         allowed = metadata.get("range")
         if allowed is not None and value is not None and not allowed[0] <= value <= allowed[1]:
-            raise UsageError(f"{where}: {key} must be between {allowed[0]:.10g} and {allowed[1]:.10g}, not {value}")
+            limits = f"between {allowed[0]:.10g} and {allowed[1]:.10g}"
+            raise UsageError(f"{where(key)}: {key} must be {limits}, not {value}")
     if config.views.size > config.views.resize:
         raise UsageError(
-            f"{where}: views.size {config.views.size} is larger than views.resize {config.views.resize}; "
-            "a crop cannot be larger than the resized image"
+            f"{where('views.size', 'views.resize')}: views.size {config.views.size} is larger than views.resize "
+            f"{config.views.resize}; a crop cannot be larger than the resized image"
         )
     contradiction = config.options.contradiction()
     if contradiction is not None:
-        raise UsageError(f"{where}: {contradiction}")
+        raise UsageError(f"{changes[-1][1]}: {contradiction}")
 
 
 def assignment(text: str) -> dict[str, Any]:
@@ -266,8 +272,12 @@ def load(path: Path) -> Config:
 
 
 def from_dict(values: Mapping[str, Any], where: str) -> Config:
-    """A configuration from what `to_dict` gave."""
-    return override(Config(), values, where)
+    """A configuration from what `to_dict` gave; refused where a key is missing, for its default may be another by now."""
+    config = override(Config(), values, where)
+    missing = sorted(set(leaves(to_dict(config))) - set(leaves(values)))
+    if missing:
+        raise UsageError(f"{where}: {missing[0]} is missing, and {len(missing) - 1} others")
+    return config
 
 
 __all__ = [

@@ -73,6 +73,8 @@ class Discoverer(BaseEstimator):
         }
         if self.cache is not None:
             config = configuration.override(config, {"run": {"cache": os.fspath(self.cache)}}, where="Discoverer")
+        for name in {"k", "method", "preset", "seed"} & set(self.overrides or {}):
+            raise UsageError(f"Discoverer: give {name} as an argument of its own, not in overrides")
         config = configuration.override(config, {**(self.overrides or {}), **fixed}, where="Discoverer")
         self.run_ = begin(given, config, folder)
         self._model = prediction.open_model(folder, cache_folder(self.cache))

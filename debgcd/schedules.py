@@ -37,7 +37,7 @@ class Progress:
         """
         if self.by == "epoch":
             last = round(share * self.epochs) - 1
-            return self.epoch / last if last > 0 else 1.0
+            return self.epoch / last if last > 0 else float(self.epoch > last)
         return self.share / share if share else 1.0
 
 

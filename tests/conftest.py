@@ -121,7 +121,7 @@ class Said:
     def complaint(self) -> str:
         """The one line that says what is wrong; a traceback, a second line or none at all fails the test."""
         assert "Traceback" not in self.out + self.err
-        progress = ("preset: ", "backbone: ", "view bank: ", "image cache: ", "reading images: ")
+        progress = ("preset: ", "backbone: ", "view bank: ", "image cache: ", "reading images: ", "hashing images: ")
         progress += (
             "computing views: ",
             "decoding images: ",

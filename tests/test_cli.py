@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -305,3 +306,21 @@ def test_a_low_old_is_explained_where_names_are_right(capsys: pytest.CaptureFixt
     assert "in their class: 100.0 % (unlabelled, gcd)" in note
     print_scores({"unlabelled": {"gcd": fair.to_json(), "auroc": None}})
     assert "note" not in capsys.readouterr().out
+
+
+def test_new_photographs_are_turned_whatever_the_model_was_trained_on(
+    train: Train, command: Command, shared_csv: Path, tmp_path: Path
+) -> None:
+    """The peers of a benchmark's model do not turn its images; a user's photographs always are."""
+    run = tmp_path / "run"
+    assert train(shared_csv, run, "--set", "views.upright=false").code == 0
+    pixels = np.zeros((60, 90, 3), np.uint8)
+    pixels[:, :30] = (255, 0, 0)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    (tmp_path / "new").mkdir()
+    Image.fromarray(pixels).save(tmp_path / "new" / "turned.png", exif=exif)
+    Image.fromarray(np.ascontiguousarray(pixels[::-1].swapaxes(0, 1))).save(tmp_path / "new" / "upright.png")
+    assert command("predict", run, tmp_path / "new", "-o", tmp_path / "out.csv").code == 0
+    one, two = table(tmp_path / "out.csv")
+    assert one["confidence"] == two["confidence"] and one["novelty"] == two["novelty"]

@@ -224,6 +224,7 @@ def test_fit_does_not_change_its_parameters(fitted: Discoverer) -> None:
         ({"k": 99}, LABELS, UsageError, "only 16 training images"),
         ({"method": "deb"}, LABELS, UsageError, "no method 'deb'"),
         ({"preset": "big"}, LABELS, UsageError, "no preset 'big'"),
+        ({"overrides": {"method": "gcd"}}, LABELS, UsageError, "give method as an argument of its own"),
         ({"overrides": {"shedule": {}}}, LABELS, UsageError, "Discoverer: unknown key 'shedule'"),
         ({}, [None] * 16, DataError, "no training image has a label"),
         ({}, ["a"] * 16, DataError, "nothing to discover"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from importlib import resources
 from itertools import product
 from pathlib import Path
@@ -278,7 +279,7 @@ def test_the_config_command(capsys: pytest.CaptureFixture[str]) -> None:
 
     assert main(["config", "--preset", "released", "--method", "simgcd", "--benchmark", "cifar100", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    config = configuration.compose("released", "cifar100", method="simgcd")
+    config = configuration.override(configuration.compose("released", "cifar100", method="simgcd"), {"k": 100}, "")
     assert {key: entry["value"] for key, entry in told.items()} == leaves(configuration.to_dict(config))
     assert told["model_kept"]["reason"].endswith("[method simgcd]")
 
@@ -290,4 +291,19 @@ def test_the_config_command(capsys: pytest.CaptureFixture[str]) -> None:
 
     for words in (["--preset", "papper"], ["--method", "simgdc"], ["--benchmark", "cup"], ["--diff", "x"]):
         assert main(["config", *words]) == 2
-        assert "there is no" in capsys.readouterr().err
+        assert re.match(r"debgcd: (there is )?no (preset|method|benchmark) ", capsys.readouterr().err)
+
+
+def test_a_preset_is_chosen_before_all_other_values(tmp_path: Path) -> None:
+    """Laid over another one it would only change the name under which results are kept."""
+    own = tmp_path / "own.yaml"
+    own.write_text("preset: released")
+    for words in (("--set", "preset=released"), ("--config", own)):
+        with pytest.raises(UsageError, match="the preset is chosen with --preset"):
+            asked("train", None, "--preset", "small", *words)
+
+
+def test_an_error_names_who_set_the_value(tmp_path: Path) -> None:
+    words = ("--preset", "small", "--set", "views.size=64", "--set", "schedule.lr=-1", "--set", "views.resize=72")
+    with pytest.raises(UsageError, match=r"^--set schedule.lr=-1: schedule.lr must be between 0 and 1000, not -1.0$"):
+        asked("train", None, *words)

@@ -29,7 +29,7 @@ from debgcd import config as configuration  # noqa: E402
 from debgcd.bench.networks import trunk_type  # noqa: E402
 from debgcd.machine import cache_folder, cores, facts  # noqa: E402
 from debgcd.options import Config  # noqa: E402
-from debgcd.reproduce.grid import Cell, Images, cell, devices, finish  # noqa: E402
+from debgcd.reproduce.grid import Cell, ImageList, cell, devices, finish  # noqa: E402
 from debgcd.reproduce.results import result  # noqa: E402
 from debgcd.reproduce.scale import classes_of  # noqa: E402
 
@@ -52,14 +52,14 @@ def main() -> None:
         parser.error("--jobs must be 1 or more")
     if options.jobs > 1:
         os.environ["OMP_NUM_THREADS"] = str(max(1, cores() // options.jobs))
-    sets: dict[str, Images] = {}
+    sets: dict[str, ImageList] = {}
     known: dict[str, int] = {}
     for name in options.parts or grid:
         cells = []
         for set_name in grid[name]["sets"]:
             if set_name not in sets:
                 found = images_of(set_name, options.root, options.work, cache_folder(options.cache), CLASSES, IMAGES)
-                known[set_name], sets[set_name] = classes_of(found), Images.of(set_name, found, options.work)
+                known[set_name], sets[set_name] = classes_of(found), ImageList.of(set_name, found, options.work)
             cells += cells_of(grid[name], sets[set_name], known[set_name], options.work, options.cache)
         failed = finish(cells, devices() * options.jobs)
         if failed:
@@ -77,7 +77,7 @@ def main() -> None:
     write_page(HERE / "results", ROOT / "docs" / "results.md")
 
 
-def cells_of(grid: dict[str, Any], images: Images, k: int, work: Path, cache: str | None) -> list[Cell]:
+def cells_of(grid: dict[str, Any], images: ImageList, k: int, work: Path, cache: str | None) -> list[Cell]:
     fixed = {"k": k, "backbone": {"tuned_blocks": 2}, "run": {"cache": cache}}
     cells = []
     for row, values in grid["rows"].items():

@@ -19,6 +19,7 @@ from debgcd.bench.networks import TUNED_BLOCKS, ours, random_vit, read_bank, tra
 from debgcd.bench.results import Line
 from debgcd.bench.session import Session, Shape, Work, anonymous_bytes, apart, interleave, silent
 from debgcd.config import BackboneConfig, Config
+from debgcd.data.contents import Contents
 from debgcd.data.rows import Manifest
 from debgcd.data.sampler import Sampler, half_labelled
 from debgcd.evaluate import score
@@ -100,7 +101,7 @@ def train_on_bank(config: Config, known: int, bank: Path, rows: tuple[int, ...],
         groups=(None,) * rows[0],
     )
     backbone = load_backbone(config.backbone.name, tuned_blocks=TUNED_BLOCKS, image_size=config.views.size)
-    run = create_run(folder, config, manifest)
+    run = create_run(folder, config, manifest, Contents(manifest.paths, [b""] * rows[0], []))
     train(run, prepare(run, backbone, read_bank(bank, rows)))
 
 

@@ -36,22 +36,35 @@ def add(subparsers: Subparsers) -> None:
 def config(options: argparse.Namespace) -> None:
     """`debgcd config`."""
     from debgcd import config as configuration
+    from debgcd.data.benchmarks import facts_of
     from debgcd.methods import require_method
 
     require_method(options.method)
-    chosen = {"benchmark": options.benchmark, "backbone": options.backbone, "method": options.method}
+    facts = None if options.benchmark is None else facts_of(options.benchmark)
+    short = options.backbone if options.backbone in configuration.names("backbone") else None
+    chosen = {"benchmark": None if facts is None else facts.name, "backbone": short, "method": options.method}
     preset, layers = configuration.layers(options.preset, **chosen)
-    found = configuration.compose(preset, **chosen)
+    own = []  # what a run takes from the benchmark and the command line
+    if facts is not None:
+        own.append(configuration.Layer(f"benchmark {facts.name}", {"k": facts.classes}, {"k": "its number of classes"}))
+    if options.backbone is not None and short is None:
+        own.append(configuration.Layer("--backbone", {"backbone": {"name": options.backbone}}, {}))
+
+    def resolved(name: str) -> configuration.Config:
+        changes = [(layer.values, layer.where) for layer in own] or [({}, "")]
+        return configuration.override_all(configuration.compose(name, **chosen), changes)
+
+    found, layers = resolved(preset), [*layers, *own]
     values = configuration.leaves(configuration.to_dict(found))
     reasons = configuration.reasons(found, layers)
     other: dict[str, Any] = {}
     if options.diff is not None:
-        base = configuration.compose(options.diff, **chosen)
-        other = configuration.leaves(configuration.to_dict(base))
+        other = configuration.leaves(configuration.to_dict(resolved(options.diff)))
         other["preset"] = values["preset"]  # the preset's name always differs: not worth a line
         values = {key: value for key, value in values.items() if value != other[key]}
     if options.json:
-        print_json({key: {"value": value, "reason": reasons[key]} for key, value in values.items()})
+        there = {key: {options.diff: other[key]} for key in values} if other else {}
+        print_json({key: {"value": v, "reason": reasons[key], **there.get(key, {})} for key, v in values.items()})
         return
     named = " + ".join([f"preset {preset}", *(f"{kind} {name}" for kind, name in chosen.items() if name is not None)])
     print(

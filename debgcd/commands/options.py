@@ -142,6 +142,9 @@ def configured(options: argparse.Namespace, source: Source) -> Config:
     last = [(configuration.assignment(text), f"--set {text}") for text in options.set]
     method = getattr(options, "method", None)  # not every command trains
     named = [values.pop("method") for values, _ in (*given, ({"method": method}, ""), *last) if values.get("method")]
+    for values, where in (*given, *last):
+        if values.pop("preset", options.preset) != options.preset:
+            raise UsageError(f"{where}: the preset is chosen with --preset, because it comes before all other values")
     name = options.preset
     if name is None:
         from debgcd.train.decide import choose_preset

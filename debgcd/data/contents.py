@@ -1,93 +1,128 @@
 """What is in image files, as hashes; and whether they still are what they were when these were taken.
 
-Reading a million files takes an hour, so that the cache keeps their hashes. A file is read again only where its size, time
-or inode is not the one that its hash was taken with.
+Reading a million files takes an hour, so the cache keeps their hashes by path. A file is read again only where its size,
+times or inode are not those that its hash was taken with.
 """
 
 from __future__ import annotations
 
 import hashlib
-import io
 import os
+import sqlite3
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from debgcd.errors import DataError
-from debgcd.files import write_bytes
+from debgcd.progress import Report
 
 READERS = 8  # files read at once: a disk far away takes its time for each
-FOLDER = "contents"
+FILE = "contents.sqlite"
 SETTLED = 2 * 10**9  # nanoseconds: a file hashed sooner after a change could change again and keep its time
-STAMP = ("size", "time", "inode")  # what tells that a file was changed, without reading it
-ENTRY = np.dtype([("size", "<i8"), ("time", "<i8"), ("inode", "<i8"), ("sha256", "V32")])
+SOME = 500  # paths per question to the cache
+SHOWN = 3  # changed files that an error names
+
+Stamp = tuple[int, int, int, int]  # size, time of the last change of the content, of the inode, and the inode's number
 
 
 @dataclass(frozen=True)
 class Contents:
-    """The bytes of image files at one moment; what the files are called does not matter."""
+    """The bytes of image files at one moment."""
 
     paths: Sequence[Path]
-    sha256: str  # of all of them, in order
-    entries: NDArray[np.void]  # (N,) ENTRY
+    digests: list[bytes]  # sha256 of each
+    stamps: list[Stamp]
+
+    @property
+    def sha256(self) -> str:
+        """Of all files in order; their names do not matter."""
+        return hashlib.sha256(b"".join(self.digests)).hexdigest()
 
     def require_unchanged(self, numbers: Iterable[int]) -> None:
         """Refuse if one of these files was changed since: what was decoded from it may not be what was hashed."""
         for number in numbers:
-            if _stamp(self.paths[number]) != tuple(self.entries[number][list(STAMP)].item()):
+            if _stamp(self.paths[number]) != self.stamps[number]:
                 raise DataError(
                     f"{self.paths[number]} was changed while it was in use; start again when nothing writes to it"
                 )
 
+    def require_same(self, digests: Sequence[str], where: Path) -> None:
+        """Refuse if the files are not those of these hashes, which `where` holds."""
+        changed = [
+            str(p) for p, one, other in zip(self.paths, self.digests, digests, strict=True) if one.hex() != other
+        ]
+        if changed:
+            more = f" and {len(changed) - SHOWN} more" if len(changed) > SHOWN else ""
+            raise DataError(
+                f"images have changed since the run began: {', '.join(changed[:SHOWN])}{more} (their sha256 is not the one "
+                f"in {where}); restore them, or train in a new run directory"
+            )
 
-def read_contents(paths: Sequence[Path], cache: Path) -> Contents:
+
+def read_contents(paths: Sequence[Path], cache: Path, on_progress: Report | None = None) -> Contents:
     """The hashes of all files: those that the cache knows, and of the others by reading them."""
-    place = _place(paths, cache)
-    known, begun = _known(place, len(paths)), time.time_ns()
+    known, begun = _known(paths, cache), time.time_ns()
     with ThreadPoolExecutor(READERS) as pool:
-        # stamps first, so that no change between the two is missed
-        entries = np.array([(*stamp, b"") for stamp in pool.map(_stamp, paths)], ENTRY)
-        unread = np.flatnonzero(np.any([known[part] != entries[part] for part in STAMP], axis=0)).tolist()
-        entries["sha256"] = known["sha256"]
-        for i, digest in zip(unread, pool.map(lambda i: _digest(paths[i]), unread), strict=True):
-            entries[i]["sha256"] = digest
-    if unread:
-        kept = entries.copy()
-        kept["size"][kept["time"] > begun - SETTLED] = -1  # never equal: read again next time
-        buffer = io.BytesIO()
-        np.save(buffer, kept, allow_pickle=False)
-        with suppress(OSError):  # a cache that cannot be written to costs time, not the run
-            place.parent.mkdir(parents=True, exist_ok=True)
-            write_bytes(place, buffer.getvalue())
-    return Contents(paths, hashlib.sha256(entries["sha256"].tobytes()).hexdigest(), entries)
+        stamps = list(pool.map(_stamp, paths))  # before the bytes are read, so that no change in between is missed
+        digests = [known.get((_key(path), stamp), b"") for path, stamp in zip(paths, stamps, strict=True)]
+        unread = [i for i, digest in enumerate(digests) if not digest]
+        for done, (i, digest) in enumerate(zip(unread, pool.map(lambda i: _digest(paths[i]), unread), strict=True), 1):
+            digests[i] = digest
+            if on_progress is not None:
+                on_progress(done, len(unread))
+    settled = [i for i in unread if stamps[i][1] < begun - SETTLED]
+    _remember([(_key(paths[i]), *stamps[i], digests[i]) for i in settled], cache)
+    return Contents(paths, digests, stamps)
 
 
 def forget_contents(paths: Sequence[Path], cache: Path) -> None:
     """Have `read_contents` read every one of these files again."""
-    _place(paths, cache).unlink(missing_ok=True)
+    with suppress(sqlite3.Error), closing(_open(cache)) as table, table:
+        table.executemany("DELETE FROM files WHERE path = ?", [(_key(path),) for path in paths])
 
 
-def _place(paths: Sequence[Path], cache: Path) -> Path:
-    names = b"\0".join(os.fsencode(os.path.abspath(path)) for path in paths)
-    return cache / FOLDER / f"{hashlib.sha256(names).hexdigest()[:32]}.npy"
+def _known(paths: Sequence[Path], cache: Path) -> dict[tuple[bytes, Stamp], bytes]:
+    """Hashes by path and stamp; none where the cache cannot be read."""
+    found: dict[tuple[bytes, Stamp], bytes] = {}
+    if not (cache / FILE).is_file():
+        return found
+    with suppress(sqlite3.Error, TypeError, ValueError), closing(_open(cache)) as table:
+        for some in _slices([_key(path) for path in paths]):
+            marks = ",".join("?" * len(some))
+            for path, size, written, changed, inode, sha256 in table.execute(
+                f"SELECT path, size, written, changed, inode, sha256 FROM files WHERE path IN ({marks})", some
+            ):
+                if isinstance(sha256, bytes) and len(sha256) == 32:
+                    found[path, (size, written, changed, inode)] = sha256
+    return found
 
 
-def _known(place: Path, count: int) -> NDArray[np.void]:
-    """What the cache knows of so many files; entries of size -1 where it knows nothing."""
-    nothing = np.zeros(count, ENTRY)
-    nothing["size"] = -1
-    try:
-        with open(place, "rb") as file:
-            found = np.load(file, allow_pickle=False)
-    except (OSError, ValueError, EOFError):  # not there, or damaged
-        return nothing
-    return found if found.dtype == ENTRY and found.shape == (count,) else nothing
+def _remember(rows: list[tuple[bytes, int, int, int, int, bytes]], cache: Path) -> None:
+    if rows:
+        with suppress(sqlite3.Error, OSError):  # a cache that cannot be written to costs time, not the run
+            cache.mkdir(parents=True, exist_ok=True)
+            with closing(_open(cache)) as table, table:
+                table.execute(
+                    "CREATE TABLE IF NOT EXISTS files (path BLOB PRIMARY KEY, size INTEGER, written INTEGER, "
+                    "changed INTEGER, inode INTEGER, sha256 BLOB) WITHOUT ROWID"
+                )
+                table.executemany("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?)", rows)
+
+
+def _open(cache: Path) -> sqlite3.Connection:
+    return sqlite3.connect(cache / FILE, timeout=60)
+
+
+def _slices(keys: list[bytes]) -> Iterator[list[bytes]]:
+    for start in range(0, len(keys), SOME):
+        yield keys[start : start + SOME]
+
+
+def _key(path: Path) -> bytes:
+    return os.fsencode(os.path.abspath(path))
 
 
 def _digest(path: Path) -> bytes:
@@ -98,13 +133,12 @@ def _digest(path: Path) -> bytes:
         raise gone(path, error.strerror) from error
 
 
-def _stamp(path: Path) -> tuple[int, int, int]:
-    """Size, time of the last change, inode."""
+def _stamp(path: Path) -> Stamp:
     try:
         found = os.stat(path)
     except OSError as error:
         raise gone(path, error.strerror) from error
-    return found.st_size, found.st_mtime_ns, found.st_ino & 2**63 - 1
+    return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino & 2**63 - 1
 
 
 def gone(path: Path, why: object) -> DataError:

@@ -103,7 +103,7 @@ def open_image_cache(
         "upright": views.upright,
         "decoders": _decoders(),
     }
-    otherwise = "--set run.image_cache=off"
+    otherwise = "run.image_cache: off"
     recipe = Recipe("image cache", facts, len(paths), about_bytes(len(paths), views.resize), compute, check, otherwise)
     return Kept(open_store(cache / "images", recipe), files)
 

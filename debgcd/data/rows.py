@@ -85,6 +85,12 @@ class Manifest:
         """Whether an image without a label has a truth, so that there is something to measure against."""
         return any(truth is not None and label is None for truth, label in zip(self.truths, self.labels, strict=True))
 
+    @property
+    def tests_known_classes(self) -> bool:
+        """Whether the test split has an image whose truth is a known class."""
+        known = set(self.classes)
+        return any(self.truths[row] in known for row in self.test_rows)
+
     def select(self, rows: np.ndarray | Iterable[int]) -> "Manifest":
         """The rows of a boolean mask (N,) or of indices, in that order; `skipped` is kept whole."""
         chosen = np.asarray(rows if isinstance(rows, np.ndarray) else list(rows))

@@ -115,7 +115,7 @@ def load_model(folder: Path, *, backbone: str | None, cache: Path, device: str =
     if trunk.identity.sha256 != config.backbone.sha256:
         raise DataError(
             f"the backbone {backbone or config.backbone.name} is not the one this model was trained on (its sha256 differs); "
-            "point --backbone at the original weights"
+            "give the original weights as its backbone"
         )
     known = sum(category.known for category in categories)
     method = create(config, Sizes(trunk.width, len(categories), known, int(facts["images"])))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -101,7 +101,9 @@ def usable_images(manifest: Manifest, workers: int | None) -> Manifest:
 
 def _tokens(model: Model, usable: Manifest, workers: int | None, report: Report) -> Iterator[Tensor]:
     workers = default_workers() if workers is None else workers
-    images = from_files(usable.paths, model.config.views)
+    images = from_files(
+        usable.paths, replace(model.config.views, upright=True)
+    )  # a benchmark's model may say otherwise
     source = FreshTokens(model.network.backbone, images, model.config.seed, workers)
     done = 0
     for tokens in source.centre(np.arange(len(usable))):

@@ -179,7 +179,7 @@ def _recipe(
     if stored != (PLAIN,):  # banks of plain views keep the names that they had before there were other kinds
         facts["kinds"] = [kind.name for kind in stored]
     size = bank_bytes(len(paths), views, shape, kinds)
-    recipe = Recipe("view bank", facts, len(paths), size, compute, check, "--bank off")
+    recipe = Recipe("view bank", facts, len(paths), size, compute, check, "views.bank: off")
     return recipe
 
 

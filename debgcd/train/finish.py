@@ -72,7 +72,7 @@ def evaluate_during_training(run: Run, setup: Setup) -> dict[str, Any]:
             feature = features(network, tokens)
             unknown = torch.full((len(feature),), -1)
             k = min(method.sizes.k, len(feature))
-            found = kmeans(normalize(feature, dim=1), unknown, k, seed=run.config.seed).assignment
+            found = kmeans(normalize(feature, dim=1), unknown, k, seed=0, iterations=300).assignment  # as there
             novelty = method.novelty(network.from_feature(feature, network.learning))
             category = found.cpu().numpy()[:, None]
             said = None if novelty is None else novelty.cpu().numpy()

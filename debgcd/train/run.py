@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from debgcd import config as configuration
+from debgcd.data.contents import Contents
 from debgcd.data.manifest import Manifest, read_manifest, write_manifest, write_skipped
 from debgcd.errors import DataError, UsageError
 from debgcd.files import write_json, write_text
@@ -16,7 +17,9 @@ from debgcd.options import Config
 
 # What `create` writes before config.yaml, and the lock; where there is no more than this, a run was killed before it began
 # or was refused.
-BEGINNING = {name for file in ("manifest.csv", "skipped.csv", "environment.json") for name in (file, f".{file}.tmp")}
+IMAGES = "images.sha256"  # one line per training image, as sha256sum writes them
+FIRST = ("manifest.csv", "skipped.csv", "environment.json", IMAGES)
+BEGINNING = {name for file in FIRST for name in (file, f".{file}.tmp")}
 BEGINNING |= {".lock"}
 
 
@@ -68,25 +71,29 @@ class Run:
 def require_new(folder: Path) -> None:
     """Refuse a run directory that would mix with something else, before any work is done."""
     if folder.exists() and not folder.is_dir():
-        raise UsageError(f"the run directory {folder} is a file; choose another with -o")
+        raise UsageError(f"the run directory {folder} is a file; choose another run directory")
     if folder.is_dir() and {entry.name for entry in folder.iterdir()} - BEGINNING:
-        hint = f"; to go on with the run in it: debgcd resume {folder}" if (folder / "config.yaml").exists() else ""
-        raise UsageError(f"the run directory {folder} is not empty; choose another with -o{hint}")
+        hint = f"; to continue the run in it: debgcd resume {folder}" if (folder / "config.yaml").exists() else ""
+        raise UsageError(f"the run directory {folder} is not empty; choose another run directory{hint}")
     folder.mkdir(parents=True, exist_ok=True)
 
 
 def require_apart(folder: Path, source: Path) -> None:
     """Refuse a run directory inside the images' folder: its files would be taken for images the next time."""
     if source.is_dir() and folder.resolve().is_relative_to(source.resolve()):
-        raise UsageError(f"the run directory {folder} lies inside the images' folder {source}; choose another with -o")
+        raise UsageError(f"the run directory {folder} lies inside the images' folder {source}; choose another run directory")
 
 
-def create(folder: Path, config: Config, manifest: Manifest) -> Run:
+def create(folder: Path, config: Config, manifest: Manifest, contents: Contents) -> Run:
     """Write what a run begins with; config.yaml comes last, so that where it is the rest is too."""
     folder.mkdir(parents=True, exist_ok=True)
     write_manifest(manifest, folder / "manifest.csv")
     write_skipped(manifest.skipped, folder / "skipped.csv")
     write_json(folder / "environment.json", environment())
+    lines = (
+        f"{sha256.hex()}  {_one_line(path)}\n" for path, sha256 in zip(contents.paths, contents.digests, strict=True)
+    )
+    write_text(folder / IMAGES, "".join(lines))
     write_text(folder / "config.yaml", configuration.dump(config))
     return Run(folder, config, manifest)
 
@@ -102,6 +109,28 @@ def open_run(folder: Path) -> Run:
             f"{error}; the run was made by another version of debgcd, or its config.yaml was edited: train again, or use "
             "the version in environment.json"
         ) from error
-    if None in (config.backbone.name, config.backbone.tuned_blocks):
+    if None in (config.backbone.name, config.backbone.tuned_blocks) or "auto" in (
+        config.run.precision,
+        config.views.bank,
+    ):
         raise DataError(f"{folder / 'config.yaml'} is not complete, as a run writes it; restore it or train again")
     return Run(folder, config, read_manifest(folder / "manifest.csv"))
+
+
+def require_same_images(run: Run, contents: Contents) -> None:
+    """Refuse a run whose images are not those that it began with; a file that was only touched is fine."""
+    place = run.folder / IMAGES
+    try:
+        lines = [line.partition("  ") for line in place.read_text("utf-8").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"cannot read {place} ({error}); restore it, or train in a new run directory") from error
+    if [name for _, _, name in lines] != [_one_line(path) for path in contents.paths]:
+        raise DataError(
+            f"{run.folder / 'manifest.csv'} is not what it was when the run began: {place.name} lists other images; restore "
+            "it, or train in a new run directory"
+        )
+    contents.require_same([sha256 for sha256, _, _ in lines], place)
+
+
+def _one_line(path: Path) -> str:
+    return str(path).encode("unicode_escape").decode("ascii") if "\n" in str(path) or "\r" in str(path) else str(path)

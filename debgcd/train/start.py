@@ -9,11 +9,12 @@ from pathlib import Path
 import torch
 from torch.utils import deterministic
 
-from debgcd.data.contents import forget_contents
+from debgcd import config as configuration
+from debgcd.data.contents import Contents, forget_contents, read_contents
 from debgcd.data.manifest import Manifest, lost_classes, require_trainable, scan, write_skipped
-from debgcd.errors import DebgcdError, UsageError
+from debgcd.errors import DataError, DebgcdError, UsageError
 from debgcd.files import lock
-from debgcd.inference.model import load_model
+from debgcd.inference.model import Model, load_model
 from debgcd.machine import cache_folder
 from debgcd.methods import require_method
 from debgcd.model.backbone import Backbone
@@ -23,7 +24,7 @@ from debgcd.progress import progress, say
 from debgcd.train.decide import decide, decide_k, run_backbone
 from debgcd.train.finish import evaluate, unlabelled, write_evaluation
 from debgcd.train.loop import train
-from debgcd.train.run import Run, open_run
+from debgcd.train.run import Run, open_run, require_same_images
 from debgcd.train.run import create as create_run
 from debgcd.train.setup import Setup, centre_tokens, open_tokens, prepare
 
@@ -31,7 +32,7 @@ from debgcd.train.setup import Setup, centre_tokens, open_tokens, prepare
 def begin(manifest: Manifest, config: Config, folder: Path, verify: bool = False) -> Run:
     """Decide what is open, write the run directory (new, see `require_new`), train to the end.
 
-    verify: read every image for the cache's key, also those whose size, time and inode say that they are as they were.
+    verify: hash every image, also those whose size, times and inode say that they are as they were.
     """
     require_ready(manifest, config)
     if verify:
@@ -46,7 +47,7 @@ def begin(manifest: Manifest, config: Config, folder: Path, verify: bool = False
     for line in lost_classes(listed, manifest):
         say(f"known classes: {line}")
     config, backbone = decide(config, manifest)
-    return _to_the_end(create_run(folder, config, manifest), backbone)
+    return _to_the_end(create_run(folder, config, manifest, _contents(manifest, config)), backbone)
 
 
 def require_ready(manifest: Manifest, config: Config) -> None:
@@ -63,7 +64,13 @@ def resume(folder: Path, verify: bool = False) -> Run:
         return run
     if verify:
         forget_contents(run.manifest.training_paths, cache_folder(run.config.run.cache))
+    require_same_images(run, _contents(run.manifest, run.config))
     return _to_the_end(run, run_backbone(run))
+
+
+def _contents(manifest: Manifest, config: Config) -> Contents:
+    with progress("hashing images") as report:
+        return read_contents(manifest.training_paths, cache_folder(config.run.cache), report)
 
 
 def measure(folder: Path) -> dict[str, object]:
@@ -73,10 +80,22 @@ def measure(folder: Path) -> dict[str, object]:
         raise UsageError(f"the run in {folder} has not finished; first: debgcd resume {folder}")
     cache = cache_folder(run.config.run.cache)
     model = load_model(run.model, backbone=None, cache=cache, device=run.config.run.device)
+    _require_same_settings(run, model)
     tokens = centre_tokens(run.config, run.manifest, model.network.backbone, cache)
     known, label = len(run.manifest.classes), run.manifest.training_labels
     setup = Setup(model.network, model.method, tokens, label, known, run.manifest.training_paths)
     return write_evaluation(run, evaluate(run, setup, unlabelled(setup)), len(model.categories))
+
+
+def _require_same_settings(run: Run, model: Model) -> None:
+    """Refuse a config.yaml that is not what the model was trained with; K may differ, where categories were pruned."""
+    mine, other = (configuration.leaves(configuration.to_dict(config)) for config in (run.config, model.config))
+    changed = [key for key in mine if key != "k" and not key.startswith("run.") and mine[key] != other.get(key)]
+    if changed:
+        raise DataError(
+            f"{run.folder / 'config.yaml'} is not what the model was trained with: {changed[0]} is {mine[changed[0]]}, was "
+            f"{other.get(changed[0])}; restore it"
+        )
 
 
 def _to_the_end(run: Run, backbone: Backbone) -> Run:

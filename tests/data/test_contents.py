@@ -33,6 +33,12 @@ def files(folder: Path, count: int = 4) -> list[Path]:
     return paths
 
 
+def back(path: Path) -> None:
+    """Other bytes, as many, with the old time: only the inode's time shows it."""
+    path.write_bytes(b"IMAGE 2")
+    os.utime(path, ns=(OLD, OLD))
+
+
 def whole(paths: list[Path]) -> str:
     return sha256(b"".join(sha256(path.read_bytes()).digest() for path in paths)).hexdigest()
 
@@ -62,8 +68,9 @@ def replaced(path: Path) -> None:
         lambda path: os.utime(path, ns=(OLD, OLD + 1)),  # only touched
         lambda path: path.write_bytes(b"IMAGE 2"),  # the size stays
         replaced,
+        back,
     ],
-    ids=["size", "time", "bytes", "inode"],
+    ids=["size", "time", "bytes", "inode", "time put back"],
 )
 def test_a_file_with_another_size_time_or_inode_is_read(
     tmp_path: Path, read: list[str], change: Callable[[Path], object]
@@ -73,6 +80,14 @@ def test_a_file_with_another_size_time_or_inode_is_read(
     change(paths[2])
     read.clear()
     assert read_contents(paths, cache).sha256 == whole(paths) and read == ["2.png"]
+
+
+def test_other_lists_share_what_is_known(tmp_path: Path, read: list[str]) -> None:
+    """One more image among a million must not have all of them read again."""
+    paths, cache = files(tmp_path, 1200), tmp_path / "cache"
+    read_contents(paths[:-1], cache)
+    read.clear()
+    assert read_contents(paths[::-1], cache).sha256 == whole(paths[::-1]) and read == ["1199.png"]
 
 
 def test_a_file_hashed_right_after_a_change_is_read_once_more(tmp_path: Path, read: list[str]) -> None:
@@ -85,12 +100,11 @@ def test_a_file_hashed_right_after_a_change_is_read_once_more(tmp_path: Path, re
     assert read == ["1.png"]
 
 
-@pytest.mark.parametrize("damage", [b"", b"\x93NUMPY", b"x" * 500])
+@pytest.mark.parametrize("damage", [b"", b"SQLite format 3\0", b"x" * 500])
 def test_damaged_knowledge_is_no_knowledge(tmp_path: Path, read: list[str], damage: bytes) -> None:
     paths, cache = files(tmp_path), tmp_path / "cache"
     read_contents(paths, cache)
-    (place,) = (cache / "contents").iterdir()
-    place.write_bytes(damage)
+    (cache / contents.FILE).write_bytes(damage)
     read.clear()
     assert read_contents(paths, cache).sha256 == whole(paths) and len(read) == 4
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 from PIL import Image
 
-from debgcd.data.loader import centre_items, default_workers, from_files, load_batches, random_items
+from debgcd.data.decode import decode
+from debgcd.data.loader import Files, centre_items, default_workers, from_files, load_batches, random_items
 from debgcd.data.sampler import Draws, Sampler
 from debgcd.data.views import CENTRE, PLAIN, SMALL, STRONG, TWO_PLAIN, Kinds, cut_view, random_cuts, resize_short_side
 from debgcd.errors import DataError
@@ -86,3 +87,20 @@ def test_default_workers_fit_the_machine(monkeypatch: pytest.MonkeyPatch) -> Non
     for cores, workers in ((1, 0), (2, 2), (64, 16)):
         monkeypatch.setattr("os.sched_getaffinity", lambda _, cores=cores: set(range(cores)), raising=False)
         assert default_workers() == workers
+
+
+@pytest.mark.parametrize("upright", [True, False])
+@pytest.mark.parametrize("decoding", ["exact", "fast"])
+def test_the_settings_of_views_reach_the_pixels(tmp_path: Path, decoding: str, upright: bool) -> None:
+    """A large photograph with an EXIF orientation, through the opener that runs use."""
+    rng = np.random.default_rng(0)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    noise = Image.fromarray(rng.integers(0, 256, (900, 1200, 3), dtype=np.uint8)).resize((1200, 900))
+    noise.save(tmp_path / "x.jpg", exif=exif, quality=90)
+    views = ViewsConfig(resize=64, size=48, decode=decoding, upright=upright)  # type: ignore[arg-type]
+    found = Files([tmp_path / "x.jpg"], views)(0)
+    assert min(found.shape[1:]) == 64 and (found.shape[1] > found.shape[2]) == upright
+    pixels = decode(tmp_path / "x.jpg", None if decoding == "exact" else 64, upright)
+    assert torch.equal(found, resize_short_side(pixels, 64))
+    assert (pixels.shape[0] * pixels.shape[1] == 900 * 1200) == (decoding == "exact")

@@ -23,7 +23,10 @@ from little import (
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from debgcd import config as configuration
 from debgcd.losses import novelty
+from debgcd.methods import create
+from debgcd.methods.base import Sizes
 from debgcd.model.heads import PrototypeProjection
 from debgcd.model.network import Network
 
@@ -91,8 +94,15 @@ def test_the_head_of_the_public_code_contrasts_cosines_to_many_prototypes() -> N
     for found, row in zip(head(x), rows, strict=True):
         cosines = torch.stack([row @ w / (row.norm() * w.norm()) for w in head.prototypes.weight])
         assert torch.allclose(found, cosines / cosines.norm(), atol=1e-12)
-    made = method_of(config("paper", method="gcd", heads={"projection_prototypes": 65536})).heads()
-    assert made["projection"].prototypes.weight.shape == (65536, 256)
+    public = configuration.compose("paper", method="gcd")
+    whole = create(public, Sizes(768, 200, 100, images=5994)).heads()["projection"]
+    assert isinstance(whole, PrototypeProjection) and whole.prototypes.weight.shape == (65536, 256)
+    whole.reset(torch.Generator().manual_seed(0))
+    assert float(whole.prototypes.weight.abs().max()) == pytest.approx(
+        1 / 16, rel=1e-3
+    )  # torch's linear layer: 256^-1/2
+    for layer in whole.projection.layers:
+        assert float(layer.weight.std()) == pytest.approx(0.02, rel=0.05) and not layer.bias.any()
 
 
 def test_what_learns_and_what_is_settled() -> None:

@@ -50,6 +50,14 @@ def test_by_epoch_the_teachers_temperature_is_a_linspace_over_thirty_epochs() ->
             assert loss.terms["teacher_temperature"] == pytest.approx(expected[epoch], abs=1e-15)
 
 
+@pytest.mark.parametrize("epochs", [1, 2, 3, 4, 5, 7, 10, 20, 50, 200])
+def test_short_runs_warm_up_as_linspace_does(epochs: int) -> None:
+    warm = round(0.15 * epochs)
+    expected = np.concatenate([np.linspace(0.07, 0.04, warm), np.full(epochs - warm, 0.04)])
+    found = [schedules.linear(0.07, 0.04, Progress(e, epochs, 1, "epoch").of_warmup(0.15)) for e in range(epochs)]
+    assert found == pytest.approx(expected.tolist(), abs=1e-15)
+
+
 def test_without_a_warm_up_the_teacher_begins_at_the_end() -> None:
     assert temperature(0.0, teacher_warmup=0.0) == pytest.approx(0.04)
 

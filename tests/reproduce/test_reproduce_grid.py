@@ -32,7 +32,8 @@ PROGRAM = """
     (folder / "manifest.csv").write_text("path,label\\n/a.png,cat\\n")
     (folder / "predictions.csv").write_text("")
 """
-CONFIG = configuration.override(configuration.compose("small"), {"k": 3, "backbone": {"tuned_blocks": 1}}, where="test")
+DECIDED = {"k": 3, "backbone": {"tuned_blocks": 1}, "views": {"bank": "off"}, "run": {"precision": "fp32"}}
+CONFIG = configuration.override(configuration.compose("small"), DECIDED, where="test")
 
 
 def program(tmp_path: Path, wait: str = "pass", bad: tuple[str, ...] = ()) -> list[str]:

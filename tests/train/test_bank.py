@@ -166,7 +166,7 @@ def test_a_bank_says_what_it_is(tmp_path: Path) -> None:
     assert facts["weights"] == load_lite(1).identity.sha256 and facts["tail_blocks"] == 1
     assert [facts[name] for name in ("resize", "size", "views", "seed", "type")] == [36, 32, 3, 0, "bfloat16"]
     assert facts["shape"][:2] == [2, 4] and len(facts["images"]) == 64
-    names = "format weights tuned_blocks images decode upright precision resize size views seed type shape"
+    names = "format weights tail_blocks images decode upright precision resize size views seed type shape"
     assert list(facts) == names.split() and facts["format"] == 3  # these name the banks that there are
 
 
