@@ -81,7 +81,9 @@ def require_new(folder: Path) -> None:
 def require_apart(folder: Path, source: Path) -> None:
     """Refuse a run directory inside the images' folder: its files would be taken for images the next time."""
     if source.is_dir() and folder.resolve().is_relative_to(source.resolve()):
-        raise UsageError(f"the run directory {folder} lies inside the images' folder {source}; choose another run directory")
+        raise UsageError(
+            f"the run directory {folder} lies inside the images' folder {source}; choose another run directory"
+        )
 
 
 def create(folder: Path, config: Config, manifest: Manifest, contents: Contents) -> Run:
