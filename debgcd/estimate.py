@@ -10,13 +10,12 @@ from typing import Any
 from debgcd import config as configuration
 from debgcd.cluster.estimate_k import Estimate, Way
 from debgcd.data.manifest import Manifest, lost_classes, require_trainable, scan
-from debgcd.inference.model import load_model
 from debgcd.machine import cache_folder
 from debgcd.options import Config
 from debgcd.progress import progress, say
-from debgcd.train.decide import decide, estimate
+from debgcd.train.decide import decide, estimate, run_backbone
 from debgcd.train.run import open_run
-from debgcd.train.setup import centre_tokens, finite_features, frozen_features, open_tokens
+from debgcd.train.setup import centre_tokens, frozen_features, open_tokens
 
 
 def from_images(manifest: Manifest, config: Config, way: Way, most: int | None = None) -> Estimate:
@@ -34,11 +33,14 @@ def from_images(manifest: Manifest, config: Config, way: Way, most: int | None =
 
 
 def from_run(folder: Path, changes: Mapping[str, Any], way: Way, most: int | None = None) -> Estimate:
-    """From the features that a finished run has learned; `changes` to its configuration: another seed, cache, device."""
+    """From the frozen features of a run's images; `changes` to its configuration: another seed, cache, device.
+
+    Not from those that the run has learned: training pulls each of its K categories together, also where several make up
+    one class, so that tuned features tell how many categories it was given, not how many there are.
+    """
     run = open_run(folder)
-    config = configuration.override(run.config, changes, where="the command line")
-    cache = cache_folder(config.run.cache)
-    model = load_model(run.model, backbone=None, cache=cache, device=config.run.device)
-    tokens = centre_tokens(config, run.manifest, model.network.backbone, cache)
-    learned = finite_features(model.network, tokens, run.manifest.training_paths)
-    return estimate(learned, run.manifest.training_labels, config.seed, way, most)
+    run = replace(run, config=configuration.override(run.config, changes, where="the command line"))
+    backbone, cache = run_backbone(run), cache_folder(run.config.run.cache)
+    tokens = centre_tokens(run.config, run.manifest, backbone, cache)
+    frozen = frozen_features(backbone, tokens, run.manifest.training_paths)
+    return estimate(frozen, run.manifest.training_labels, run.config.seed, way, most)

@@ -105,6 +105,18 @@ def test_estimate_k_of_images_and_of_a_run(
     assert asked[0][2] == 7
 
 
+def test_what_a_run_has_learned_does_not_change_the_estimate(
+    train: Command, command: Command, shared_csv: Path, tmp_path: Path
+) -> None:
+    """Tuned features are pulled together around the K that the run was given; the frozen ones tell how many there are."""
+    found = []
+    for name, rate in (("untrained", 0), ("trained", 2)):
+        assert train(shared_csv, tmp_path / name, "--k", "9", schedule__lr=rate).code == 0
+        said = json.loads(command("estimate-k", tmp_path / name, "--json").out)
+        found.append({key: value for key, value in said.items() if key != "seconds"})
+    assert found[0] == found[1]
+
+
 OF_IMAGES = {"--benchmark": "cub", "--root": ".", "--split": "stratified", "--preset": "small", "--backbone": "lite0"}
 OF_IMAGES |= {"--bank": "on", "--config": "c.yaml", "--set": "views.size=32"}
 

@@ -36,6 +36,7 @@ class Sizes:
     k: int  # categories, known and new
     known: int
     images: int  # in training
+    labelled: int = 0  # of them
 
 
 @dataclass(frozen=True)
@@ -168,16 +169,16 @@ class Method:
 
     def prototypes(self, network: Network) -> Tensor:
         """(K, width): one direction per category."""
-        return weight(network, "classifier")
+        return head_weight(network, "classifier")
 
     def merge(self, network: Network, images: NDArray[np.int64], groups: list[list[int]]) -> None:
         """Keep one category per group of categories; images: (K,) how many are in each."""
         for name in set(self.per_category) & set(network.heads):
-            rows = weight(network, name)
+            rows = head_weight(network, name)
             rows.data = merged(rows.data, images, groups)
 
 
-def weight(network: Network, head: str) -> Tensor:
+def head_weight(network: Network, head: str) -> Tensor:
     """The weight of a head of prototypes or centres: a row per category."""
     found = network.heads[head].weight
     assert isinstance(found, Tensor)
