@@ -134,6 +134,8 @@ def _lay(config: Config, values: Mapping[str, Any], where: str) -> Config:
     config = merge(config, {key: value for key, value in values.items() if key in COMMON}, where)
     require_method(config.method)
     chosen = METHODS[config.method].Options
+    if keys(chosen) & COMMON:
+        raise TypeError(f"{chosen.__name__} has fields with names that every run has: {sorted(keys(chosen) & COMMON)}")
     if type(config.options) is not chosen:  # another method: what both have keeps its values
         before = {} if config.options is None else plain(dataclasses.asdict(config.options))
         config = replace(config, options=merge(chosen(), fitting(chosen(), before), where))
@@ -243,7 +245,7 @@ def leaves(data: Mapping[str, Any], path: str = "") -> dict[str, Any]:
 
 def reasons(config: Config, found: list[Layer]) -> dict[str, str]:
     """Why each value of `compose` is what it is, by dotted key: the reason and, where a layer set it, which one."""
-    why = {key: metadata["why"] for key, _, metadata in _fields(config)}
+    why = {key: metadata.get("why", "") for key, _, metadata in _fields(config)}
     for layer in found:
         for key in leaves(layer.values):
             if key in why:

@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 def option(default: Any, why: str, least: float | None = None, most: float | None = None) -> Any:
     """A field with its default, the reason for it and, for a number, the range it must lie in."""
+    if (least is None) != (most is None):
+        raise TypeError(f"an option has both a least and a most or neither, not {least} and {most}")
     return field(default=default, metadata={"why": why, "range": None if least is None else (least, most)})
 
 

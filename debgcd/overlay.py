@@ -60,7 +60,7 @@ def _convert(value: Any, hint: Any, where: str, full: str) -> Any:
             value = "on" if value else "off"
         if value in arguments:
             return value
-        raise UsageError(f"{where}: {full} must be one of {', '.join(arguments)}, not {value!r}")
+        raise UsageError(f"{where}: {full} must be one of {', '.join(map(str, arguments))}, not {value!r}")
     if origin is tuple:
         try:
             return tuple((float(x), float(y)) for x, y in value)

@@ -17,12 +17,13 @@ from PIL import Image
 
 from debgcd.commands.show import print_scores
 from debgcd.evaluate import score
+from debgcd.methods import METHODS as THERE
 
 COLUMNS = ["path", "category", "id", "name", "known", "confidence", "novelty"]
 COLUMNS += ["top1_id", "top1_p", "top2_id", "top2_p", "top3_id", "top3_p"]
-HAS_NOVELTY = {"debgcd": True, "simgcd": False, "gcd": True, "kmeans": False, "sskmeans": True, "detector": True}
-HAS_NOVELTY |= dict.fromkeys(("orca", "uno", "mugcd"), False)
-METHODS = list(HAS_NOVELTY)
+
+HAS_NOVELTY = {name: name in ("debgcd", "gcd", "sskmeans", "detector") for name in THERE}
+METHODS = list(THERE)
 
 Train = Callable[..., Any]
 Command = Callable[..., Any]

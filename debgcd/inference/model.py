@@ -134,14 +134,18 @@ def _read_tensors(folder: Path, sha256: str) -> dict[str, Tensor]:
     return load_tensors(content)
 
 
-def start_from(folder: Path, sha256: str | None, network: Network) -> frozenset[str]:
-    """Fill a network from a model folder, as far as it has the same tensors; the names of the heads that it filled.
+def start_from(
+    folder: Path, sha256: str | None, network: Network, method: Method, classes: Sequence[str]
+) -> frozenset[str]:
+    """Fill a network from a model folder, as far as its heads are the same; the names of the heads that it filled.
 
-    The tail and the features' standardisation must be there; a head with another name or shape keeps its initial values.
+    The tail and the features' standardisation must be there. A head with another name or shape keeps its initial values, and
+    so does one that speaks of categories where the known classes are others.
     """
     try:
         tensors = _read_tensors(folder, sha256 or "")
-    except (OSError, ValueError, SafetensorError) as error:
+        there = [category.id for category in read_categories(folder) if category.known]
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise DataError(
             f"the run starts from the model in {folder}, which cannot be read ({error}); restore it"
         ) from error
@@ -150,12 +154,15 @@ def start_from(folder: Path, sha256: str | None, network: Network) -> frozenset[
     lost = sorted(name for name in set(own) - same if not name.startswith("heads."))
     if lost:
         raise DataError(f"the run starts from the model in {folder}, which has no fitting {lost[0]}; choose another")
-    for name in same:
-        own[name].copy_(tensors[name])
+    others = set() if there == list(classes) else {*method.answers, *method.per_category, *method.detectors}
     heads = {name: {f"heads.{name}.{key}" for key in head.state_dict()} for name, head in network.heads.items()}
-    given = frozenset(name for name, parts in heads.items() if parts <= same)
-    new = sorted(set(heads) - given)
-    say(f"start: heads taken over: {', '.join(sorted(given)) or 'none'}; new: {', '.join(new) or 'none'}")
+    given = frozenset(name for name, parts in heads.items() if parts <= same and name not in others)
+    for name, value in own.items():
+        if not name.startswith("heads.") or name.split(".")[1] in given:
+            value.copy_(tensors[name])
+    new = ", ".join(sorted(set(heads) - given)) or "none"
+    why = " (the known classes are others)" if others else ""
+    say(f"start: heads taken over: {', '.join(sorted(given)) or 'none'}; new: {new}{why}")
     return given
 
 

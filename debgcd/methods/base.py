@@ -91,7 +91,7 @@ class Context:
     network: Network
     features: Callable[[], Tensor]  # (N, width) of all training images' centre crops, computed when called
     label: Tensor  # (N,), -1 where there is none
-    given: frozenset[str] = frozenset()  # heads that came from the run this one started from
+    given: frozenset[str] = frozenset()  # in `begin`: heads that came from the run this one started from
 
 
 class Method:
@@ -153,7 +153,7 @@ class Method:
 
         The first one says the categories.
         """
-        return {"gcd": (output["classifier"] / TEMPERATURE).softmax(1)}
+        return {"gcd": (output[self.answers[0]] / TEMPERATURE).softmax(1)}
 
     def novelty(self, output: Output) -> Tensor | None:
         """(N,) in 0..1, near 1 where no known class fits; None without a detector."""
@@ -169,7 +169,7 @@ class Method:
 
     def prototypes(self, network: Network) -> Tensor:
         """(K, width): one direction per category."""
-        return head_weight(network, "classifier")
+        return head_weight(network, self.per_category[0])
 
     def merge(self, network: Network, images: NDArray[np.int64], groups: list[list[int]]) -> None:
         """Keep one category per group of categories; images: (K,) how many are in each."""

@@ -1,8 +1,8 @@
 """μGCD (Vaze et al. 2023): a student learns strong views from the moving average of itself, which sees weak ones.
 
-No training code is public. Taken from the paper: losses, momentum, two stages; the first stage is a GCD run, which
-`train --start RUN` names. Open, and filled with SimGCD's values: temperatures, ε, schedule. The strong view is a usual one
-(random resized crop, colours, grey). The student answers, as in SimGCD.
+No training code is public. Taken from the paper: losses, momentum, two stages. The first stage is a GCD run, which
+`train --start RUN` names; its clusters become the prototypes if there are as many. Open, and filled with SimGCD's values:
+temperatures, ε, schedule. The strong view is a usual one (random resized crop, colours, grey). The student answers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from debgcd import losses
 from debgcd.data.views import PLAIN, STRONG, Kinds
 from debgcd.methods.base import Batch, Context, Loss, Method
-from debgcd.methods.simgcd import BaselineOptions, WarmStart, warm_start
+from debgcd.methods.simgcd import BaselineOptions, WarmStart, start_prototypes
 from debgcd.model.heads import Prototypes
 from debgcd.model.network import Network, Output, Teacher
 from debgcd.options import Options, option
@@ -61,8 +61,7 @@ class MuGCD(Method):
             say(
                 "mugcd: starts from the pretrained backbone; the paper starts from a GCD run (give one with --start RUN)"
             )
-        if self.options.heads.warm_start:
-            warm_start(self, context, novel_first=False)
+        start_prototypes(self, context, self.options.heads.warm_start)
         _teacher(context.network).follow(context.network, momentum=0.0)
 
     def loss(self, network: Network, batch: Batch, progress: Progress) -> Loss:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from debgcd import losses
 from debgcd.methods.base import Batch, Context, Loss, Method
-from debgcd.methods.simgcd import WarmStart, warm_start
+from debgcd.methods.simgcd import WarmStart, start_prototypes
 from debgcd.model.heads import Prototypes
 from debgcd.model.network import Network, Output
 from debgcd.options import Options, option
@@ -54,8 +54,7 @@ class ORCA(Method):
         return memory
 
     def begin(self, context: Context) -> None:
-        if self.options.heads.warm_start:
-            warm_start(self, context, novel_first=False)
+        start_prototypes(self, context, self.options.heads.warm_start)
 
     def epoch(self, context: Context, progress: Progress) -> None:
         """ū over all unlabelled images, as the network stands."""

@@ -73,9 +73,7 @@ class SimGCD(Method):
         return nn.ModuleDict({"classifier": classifier, "projection": self.options.heads.projection(self.sizes.width)})
 
     def begin(self, context: Context) -> None:
-        """Prototypes from semi-supervised k-means, if the options ask for it."""
-        if self.options.heads.warm_start:
-            warm_start(self, context, self.novel_first)
+        start_prototypes(self, context, self.options.heads.warm_start, self.novel_first)
 
     def loss(self, network: Network, batch: Batch, progress: Progress) -> Loss:
         return self.baseline_loss(network(batch.tokens), batch, progress)
@@ -122,19 +120,24 @@ def shares_of_data(batch: Batch, sizes: Sizes) -> Tensor:
     return weight
 
 
-def warm_start(method: Method, context: Context, novel_first: bool) -> None:
-    """Prototypes from semi-supervised k-means in every classifier that did not come from another run."""
-    fresh = [name for name in method.per_category if name in context.network.heads and name not in context.given]
-    if not fresh:
+def start_prototypes(method: Method, context: Context, warm: bool, novel_first: bool = False) -> None:
+    """Where classifiers start: where one came from another run, all there; else, if `warm`, from semi-supervised k-means."""
+    network = context.network
+    there = [name for name in method.per_category if name in network.heads]
+    given = [name for name in there if name in context.given]
+    if given:  # all classifiers must number the categories alike
+        start = head_weight(network, given[0]).clone()
+    elif warm:
+        with bar("clustering") as report:
+            start = prototypes(
+                context.features(),
+                context.label,
+                method.sizes.k,
+                novel_first=novel_first,
+                seed=method.config.seed,
+                on_progress=report,
+            )
+    else:
         return
-    with bar("clustering") as report:
-        start = prototypes(
-            context.features(),
-            context.label,
-            method.sizes.k,
-            novel_first=novel_first,
-            seed=method.config.seed,
-            on_progress=report,
-        )
-    for name in fresh:
-        head_weight(context.network, name).copy_(start)
+    for name in there:
+        head_weight(network, name).copy_(start)

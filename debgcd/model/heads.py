@@ -174,6 +174,8 @@ def merged(weight: Tensor, images: NDArray[np.int64], groups: list[list[int]]) -
     """
     share = torch.from_numpy(images).to(weight).clamp_min(1)  # a known class may have no unlabelled image
     unit, length = normalize(weight, dim=1), weight.norm(dim=1)
+    if not groups:
+        return weight[:0]
     parts = [(group, share[group] / share[group].sum()) for group in groups]
     return torch.stack([(part @ length[group]) * normalize(part @ unit[group], dim=0) for group, part in parts])
 

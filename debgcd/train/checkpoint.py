@@ -50,7 +50,7 @@ def save(
     if optimiser is not None:
         momentum = {name: optimiser.state[p].get("momentum_buffer") for name, p in network.trained().items()}
         tensors |= {f"momentum.{name}": value for name, value in momentum.items() if value is not None}
-    write(folder, State(step, tensors, {"digest": digest}))
+    write(folder, State(step, tensors, {"digest": digest, "tensors": len(tensors)}))
     prune(folder, keep)
 
 
@@ -64,6 +64,11 @@ def resume(folder: Path, network: Network, optimiser: torch.optim.Optimizer | No
         raise DataError(
             f"config.yaml or manifest.csv is not what it was when {saved[-1]} was written; restore it, or train in a new "
             "run directory"
+        )
+    if state.facts.get("tensors") != len(state.tensors):
+        raise DataError(
+            f"the checkpoint {saved[-1]} is not whole: some of its tensors are missing; delete it to go on from the "
+            "checkpoint before it"
         )
     momentum, memory = ({n: t for n, t in state.tensors.items() if n.startswith(f"{kind}.")} for kind in KEPT)
     model = {name: value for name, value in state.tensors.items() if name not in {**momentum, **memory}}
@@ -81,14 +86,17 @@ def keep_best(folder: Path, step: int, network: Network, score: float | None) ->
     """Keep the network if its score is above that of the one kept so far."""
     saved = places(folder)
     if score is not None and (not saved or score > read(saved[-1]).facts["score"]):
-        write(folder, State(step, network.state(), {"score": score}))
+        write(folder, State(step, network.state() | network.remembered(), {"score": score}))
         prune(folder, 1)
 
 
 def restore_best(folder: Path, network: Network) -> None:
     """Load the network that `keep_best` kept, if it kept one."""
     for place in places(folder)[-1:]:
-        _load(place, network.load_state, read(place).tensors)
+        tensors = read(place).tensors
+        memory = {name: value for name, value in tensors.items() if name.startswith("memory.")}
+        _load(place, network.load_state, {name: value for name, value in tensors.items() if name not in memory})
+        _load(place, network.load_remembered, memory)
 
 
 def places(folder: Path) -> list[Path]:

@@ -88,14 +88,17 @@ def _from_start(config: Config, cache: Path) -> Config:
     model = folder / "model" if (folder / "model").is_dir() else folder
     found = load_model(model, backbone=None, cache=cache, device="cpu")
     there, wanted = found.config.backbone, config.backbone
-    if wanted.name is not None and wanted.name != there.name:
-        raise UsageError(f"the run starts from {folder}, whose backbone is {there.name}; it cannot have {wanted.name}")
-    if wanted.tuned_blocks not in (None, there.tuned_blocks):
-        raise UsageError(
-            f"the run starts from {folder}, which tunes {there.tuned_blocks} blocks; leave backbone.tuned_blocks out"
-        )
+    for name in ("tuned_blocks", "tail_blocks"):
+        if getattr(wanted, name) not in (None, getattr(there, name)):
+            raise UsageError(
+                f"backbone.{name} is {getattr(wanted, name)}, but the run starts from {folder}, where it is "
+                f"{getattr(there, name)}; leave it out"
+            )
     views = replace(config.views, size=found.config.views.size, resize=found.config.views.resize)
-    say(f"start: the network of {folder} ({found.config.method}, {len(found.categories)} categories)")
+    say(
+        f"start: the network of {folder} ({found.config.method}, {len(found.categories)} categories): {there.name}, "
+        f"{there.tuned_blocks} tuned blocks, {views.size} px, as there"
+    )
     return replace(config, start=str(model), start_sha256=found.sha256, backbone=there, views=views)
 
 

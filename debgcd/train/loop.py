@@ -55,7 +55,7 @@ def length(schedule: ScheduleConfig, images: int, trains: bool = True) -> Length
 
 
 def step(setup: Setup, optimiser: torch.optim.SGD, batch: Batch, progress: Progress) -> Observed:
-    """Algorithm 1, one iteration: loss, gradient, step. Where the loss is not finite, nothing is changed."""
+    """Algorithm 1, one iteration: loss, gradient, step. Where the loss is not finite, no parameter is changed."""
     network, method = setup.network, setup.method
     loss = method.loss(network, batch, progress)
     optimiser.zero_grad()
@@ -144,7 +144,8 @@ def _begin(run: Run, setup: Setup, context: Context) -> None:
     """Where the network starts from: another run's, or the pretrained one with initial heads."""
     network = setup.network
     if run.config.start is not None:
-        given = start_from(Path(run.config.start), run.config.start_sha256, network)
+        place, classes = Path(run.config.start), run.manifest.classes
+        given = start_from(place, run.config.start_sha256, network, setup.method, classes)
         context = replace(context, given=given)
     elif network.backbone.standardise:
         network.standardise(setup.features())

@@ -17,7 +17,7 @@ from debgcd.options import Config
 
 # What `create` writes before config.yaml, and the lock; where there is no more than this, a run was killed before it began
 # or was refused.
-IMAGES = "images.sha256"  # one line per training image, as sha256sum writes them
+IMAGES = "images.sha256"  # one line per image, as sha256sum writes them
 FIRST = ("manifest.csv", "skipped.csv", "environment.json", IMAGES)
 BEGINNING = {name for file in FIRST for name in (file, f".{file}.tmp")}
 BEGINNING |= {".lock"}
@@ -123,7 +123,7 @@ def require_same_images(run: Run, contents: Contents) -> None:
     """Refuse a run whose images are not those that it began with; a file that was only touched is fine."""
     place = run.folder / IMAGES
     try:
-        lines = [line.partition("  ") for line in place.read_text("utf-8").splitlines()]
+        lines = [line.partition("  ") for line in place.read_text("utf-8").split("\n")[:-1]]
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"cannot read {place} ({error}); restore it, or train in a new run directory") from error
     if [name for _, _, name in lines] != [_one_line(path) for path in contents.paths]:

@@ -96,6 +96,11 @@ def prepare(run: Run, backbone: Backbone, tokens: Tokens) -> Setup:
 def build(method: Method, backbone: Backbone) -> Network:
     """The network of a method, with the initial heads of its seed, and its memory."""
     network = Network(backbone, method.heads())
+    missing = {*method.answers, method.per_category[0]} - set(network.heads)
+    if missing:
+        raise TypeError(
+            f"{type(method).__name__} names {sorted(missing)} in answers or per_category, but has no such head"
+        )
     reset_heads(network.heads, method.config.seed)
     network.memory = method.memory(network)
     return network

@@ -36,7 +36,7 @@ def begin(manifest: Manifest, config: Config, folder: Path, verify: bool = False
     """
     require_ready(manifest, config)
     if verify:
-        forget_contents(manifest.training_paths, cache_folder(config.run.cache))
+        forget_contents(manifest.paths, cache_folder(config.run.cache))
     listed = manifest
     with progress("reading images") as report:
         manifest = scan(manifest, config.run.workers, report)
@@ -63,14 +63,14 @@ def resume(folder: Path, verify: bool = False) -> Run:
     if run.finished:
         return run
     if verify:
-        forget_contents(run.manifest.training_paths, cache_folder(run.config.run.cache))
+        forget_contents(run.manifest.paths, cache_folder(run.config.run.cache))
     require_same_images(run, _contents(run.manifest, run.config))
     return _to_the_end(run, run_backbone(run))
 
 
 def _contents(manifest: Manifest, config: Config) -> Contents:
     with progress("hashing images") as report:
-        return read_contents(manifest.training_paths, cache_folder(config.run.cache), report)
+        return read_contents(manifest.paths, cache_folder(config.run.cache), report)
 
 
 def measure(folder: Path) -> dict[str, object]:

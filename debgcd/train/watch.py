@@ -107,11 +107,11 @@ class Utilisation:
     def shares(self, hard_label: NDArray[np.int64] | None, images: NDArray[np.int64]) -> dict[str, float]:
         """Of one step, whose hard labels are kept for `hard_labels`.
 
-        hard_label: (2B,) of the rows of two views, -1 where none, None where the method has none; images: (B,).
+        hard_label: (V·B,) of the rows of all views, -1 where none, None where the method has none; images: (B,).
         """
         if hard_label is None:
             return {}
-        rows = np.concatenate([images, images])
+        rows = np.tile(images, len(hard_label) // len(images))
         truth, used = self._truth[rows], hard_label >= 0
         free, new = self._unlabelled[rows], truth >= self._known
         groups = {"used": free, "used_old": free & (truth >= 0) & ~new, "used_new": free & new}

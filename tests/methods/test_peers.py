@@ -135,6 +135,14 @@ def test_unused_categories_of_uno_are_dropped() -> None:
     assert shapes == {name: tuple(value.shape) for name, value in smaller.heads().state_dict().items()}
 
 
+def test_no_new_category_of_uno_may_be_left() -> None:
+    network, method = made(config(method="uno", heads={"hidden": 6, "count": 2}), IMAGES)
+    method.merge(network, np.array([1] * KNOWN + [0] * (K - KNOWN)), [[i] for i in range(KNOWN)])
+    assert {len(network.get_parameter(f"heads.heads.new.{i}.weight")) for i in range(4)} == {0}
+    feature = torch.randn(2, network.backbone.width)
+    assert network.from_feature(feature, method.answers)["classifier"].shape == (2, KNOWN)
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_the_total_of_mugcd(seed: int) -> None:
     network, method = made(config(method="mugcd"), IMAGES)

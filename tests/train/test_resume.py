@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from forks import at_call, debgcd, logged_steps, result, sha256
+from safetensors.torch import load_file
 
 from debgcd.errors import UsageError
 from debgcd.files import lock
@@ -477,3 +478,56 @@ def test_evaluate_refuses_settings_that_the_model_was_not_trained_with(
     (run / "model" / "config.json").write_text(json.dumps({**model, "format": 99}))
     said = command("predict", run, shared_csv)
     assert said.code == 3 and "it has format 99, this version of debgcd reads 2" in said.complaint
+
+
+def tensors(run: Path) -> dict[str, torch.Tensor]:
+    return load_file(run / "model" / "model.safetensors")
+
+
+def test_a_run_that_starts_from_another_takes_over_whole_heads_only(
+    train: Train, shared_csv: Path, tmp_path: Path
+) -> None:
+    first, second, third = (tmp_path / name for name in ("first", "second", "third"))
+    assert train(shared_csv, first, "--method", "simgcd", "--seed", 5).code == 0
+    settings = {"heads__projection_width": 9, "schedule__lr": 0, "heads__warm_start": "true"}
+    said = train(shared_csv, second, "--start", first, **settings)
+    assert said.code == 0
+    assert "start: heads taken over: classifier; new: debiased, detector, projection\n" in said.err
+    one, two = tensors(first), tensors(second)
+    assert torch.equal(one["tail.0.project.weight"], two["tail.0.project.weight"])
+    assert not torch.equal(one["heads.projection.layers.0.weight"], two["heads.projection.layers.0.weight"])
+    for name in ("classifier", "debiased"):  # both number the categories alike
+        assert torch.equal(two[f"heads.{name}.weight"], one["heads.classifier.weight"])
+
+    other = tmp_path / "other.csv"
+    rows = [line.split(",") for line in shared_csv.read_text().splitlines()]
+    renamed = [",".join([path, label.replace("cat", "zebra"), *rest]) for path, label, *rest in rows]
+    other.write_text("\n".join(renamed) + "\n")
+    said = train(other, third, "--start", first, schedule__lr=0)
+    assert said.code == 0 and "new: classifier, debiased, detector (the known classes are others)" in said.err
+    assert not torch.equal(tensors(third)["heads.classifier.weight"], one["heads.classifier.weight"])
+    said = train(shared_csv, tmp_path / "fourth", "--start", first, backbone__tuned_blocks=2)
+    assert said.code == 2 and "backbone.tuned_blocks is 2, but the run starts from" in said.complaint
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_best_model_of_uno_answers_with_the_head_it_was_chosen_with(
+    train: Train, shared_csv: Path, tmp_path: Path, seed: int
+) -> None:
+    settings = {"model_kept": "best-old", "run__eval_every": 1, "heads__count": 4}
+    assert train(shared_csv, tmp_path / "run", "--method", "uno", "--seed", seed, **settings).code == 0
+    (kept,) = (tmp_path / "run" / "checkpoints" / "best").iterdir()
+    best, model = load_file(kept / "state.safetensors"), tensors(tmp_path / "run")
+    assert int(model["heads.classifier.best"]) == int(best["memory.sums"].argmin())
+
+
+def test_names_with_odd_line_breaks_are_resumed(
+    train: Train, command: Command, tiny_folder: Path, tmp_path: Path
+) -> None:
+    names = ["a\u2028b.png", "a\u0085b.png", "a\fb.png", "a\nb.png", "a\rb.png", "a  b.png"]
+    for name, path in zip(names, sorted((tiny_folder / "unlabelled").iterdir()), strict=False):
+        path.rename(path.with_name(name))
+    run = tmp_path / "run"
+    assert train(tiny_folder, run, schedule__steps=2).code == 0
+    (run / "predictions.csv").unlink()
+    assert command("resume", run).code == 0
