@@ -14,6 +14,7 @@ from debgcd.commands.options import (
     configured,
     read_source,
 )
+from debgcd.commands.output import add_force, require_free
 from debgcd.commands.show import print_json, table
 from debgcd.errors import DataError
 
@@ -35,6 +36,7 @@ def add(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--manifest", type=Path, metavar="OUT.csv", help="write the manifest that a run would use to this file"
     )
+    add_force(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     add_run_options(parser)
 
@@ -45,6 +47,9 @@ def check(options: argparse.Namespace) -> None:
     from debgcd.data.manifest import write_manifest
 
     source = read_source(options)
+    if options.manifest is not None:
+        require_free(options, "--manifest", options.manifest, source.manifest.paths)
+        options.manifest.parent.mkdir(parents=True, exist_ok=True)
     if source.benchmark is not None and not options.json:
         _print_benchmark(source.benchmark)
     found, manifest = look(source.manifest, configured(options, source))
