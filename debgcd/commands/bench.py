@@ -15,6 +15,7 @@ from debgcd.commands.output import add_force, require_free, require_harmless
 from debgcd.commands.show import table
 from debgcd.errors import UsageError
 from debgcd.overlay import suggest
+from debgcd.progress import escaped
 
 if TYPE_CHECKING:
     from debgcd.bench.results import Line
@@ -79,10 +80,10 @@ def bench(options: argparse.Namespace) -> None:
         results = run(session, [part for part in PARTS if part in (options.parts or PARTS)], _show)
     if options.out is not None:
         write_json(options.out, results)
-        print(f"results: {options.out}")
+        print(f"results: {escaped(options.out)}")
     if options.table is not None:
         write_table(options.table, results)
-        print(f"table: {options.table}")
+        print(f"table: {escaped(options.table)}")
 
 
 def _show(lines: list[Line]) -> None:

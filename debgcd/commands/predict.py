@@ -5,9 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from debgcd.commands.options import Subparsers, add_cache, add_command
 from debgcd.commands.output import add_force, require_free
+from debgcd.progress import escaped, say
+
+if TYPE_CHECKING:
+    from debgcd.inference.predict import Prediction
 
 
 def add(subparsers: Subparsers) -> None:
@@ -47,17 +52,21 @@ def predict(options: argparse.Namespace) -> None:
         require_free(options, "-o: its list of skipped files", listed, manifest.paths)
         options.out.parent.mkdir(parents=True, exist_ok=True)
     found = ask(model, manifest)
-    text = predictions_csv(found.rows)
     if options.out is None:
-        print(text, end="")
+        rows = [_for_terminal(row) for row in found.rows] if sys.stdout.isatty() else found.rows
+        print(predictions_csv(rows), end="")
     else:
-        write_text(options.out, text)
-        print(f"categories of {len(found.rows)} images: {options.out}")
+        write_text(options.out, predictions_csv(found.rows))
+        print(f"categories of {len(found.rows)} images: {escaped(options.out)}")
     if listed is not None:
         if found.skipped or listed.exists():  # an older list would not belong to these predictions
             write_skipped(found.skipped, listed)
         if found.skipped:
-            print(f"files that cannot be used: {len(found.skipped)}; for the reasons see {listed}", file=sys.stderr)
+            say(f"files that cannot be used: {len(found.skipped)}; for the reasons see {listed}")
     else:
         for entry in found.skipped:
-            print(f"not used: {entry.file!r}: {entry.reason}", file=sys.stderr)
+            say(f"not used: {entry.file!r}: {entry.reason}")
+
+
+def _for_terminal(row: Prediction) -> Prediction:
+    return {name: escaped(value) if isinstance(value, str) else value for name, value in row.items()}
