@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import io
 import os
 import signal
 import sys
@@ -13,7 +14,8 @@ from typing import Any
 
 from debgcd import __version__
 from debgcd.commands import bench, check, config, demo, estimate_k, evaluate, fetch, predict, reproduce, train
-from debgcd.errors import DebgcdError, UsageError
+from debgcd.errors import DataError, DebgcdError, UsageError
+from debgcd.progress import say
 
 EXAMPLES = """\
 examples:
@@ -34,6 +36,7 @@ Parquet file with the columns path and label (empty: unlabelled) works too.
 
 # errors of the place that a file is written to or read from, not of the program
 PLACES = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO}
+UNWRITTEN = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 PLACES |= {errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
 
 FLAGS = {  # phrase in a library message -> (attribute of the options, flag)
@@ -52,13 +55,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Read when torch is loaded. Waiting without spinning costs little on an idle machine, and training is much faster on a
     # busy one, where another program occupies a core.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    _prepare_streams()
     parser = _parser()
     options = parser.parse_args(arguments)
     if not hasattr(options, "command"):
         parser.print_help()
         return 0
+    if not _has_working_directory():  # numerical libraries abort there
+        return _complain("the working directory was deleted; change to a folder that exists", DataError.exit_code)
     try:
         options.command(options)
+        sys.stdout.flush()  # here, where what goes wrong can still be said
         return 0
     except DebgcdError as error:
         return _complain(_with_flags(str(error), options), error.exit_code)
@@ -71,6 +78,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if error.errno not in PLACES:
             raise
         where = f" {error.filename}" if error.filename else ""
+        if error.filename is None and error.errno in UNWRITTEN:  # files that are written say their names
+            where = " standard output"
+            sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (nothing is left to be written at exit)
         return _complain(f"cannot use{where}: {error.strerror}; {_advice(error, options)}{_how_to_go_on(options)}", 3)
 
 
@@ -82,8 +92,33 @@ def _with_flags(message: str, options: argparse.Namespace) -> str:
     return message
 
 
+def _prepare_streams() -> None:
+    """Make standard streams usable whatever they are: no character fails to print, and closed ones lead nowhere.
+
+    While one is closed, the next file to be opened would get its number, and messages of libraries would go into it.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # gets the lowest number that is free: this one
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 (until the process ends)
+        elif isinstance(getattr(sys, name), io.TextIOWrapper):
+            getattr(sys, name).reconfigure(errors="backslashreplace")
+
+
+def _has_working_directory() -> bool:
+    try:
+        os.getcwd()
+    except OSError:
+        return False
+    return True
+
+
 def _complain(text: str, code: int) -> int:
-    print(f"debgcd: {' '.join(text.splitlines())}", file=sys.stderr)  # a file name may contain a line break
+    say(f"debgcd: {text}")
     return code
 
 
@@ -110,8 +145,7 @@ def _how_to_go_on(options: argparse.Namespace) -> str:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> Any:
-        print(f"debgcd: {message}; see {self.prog} --help", file=sys.stderr)
-        raise SystemExit(UsageError.exit_code)
+        raise SystemExit(_complain(f"{message}; see {self.prog} --help", UsageError.exit_code))
 
 
 def _parser() -> argparse.ArgumentParser:

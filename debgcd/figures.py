@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from PIL import Image, ImageDraw, ImageFont
 from debgcd.cluster.estimate_k import Estimate
 from debgcd.data.decode import Unusable, decode
 from debgcd.errors import UsageError
+from debgcd.files import write_bytes
 from debgcd.inference.model import Category
 from debgcd.train.finish import Prediction
 
@@ -47,7 +49,7 @@ def draw_exemplars(
         pen.text((16, top + 40), f"{kind} · {len(found)} images", fill=FAINT, font=small)
         for j, row in enumerate(found[:columns]):
             sheet.paste(_tile(Path(str(row["path"]))), (LABEL + GAP + j * (TILE + GAP), top))
-    sheet.save(path)
+    _write_png(sheet, path)
 
 
 def _tile(path: Path) -> Image.Image:
@@ -130,7 +132,13 @@ def draw_k_curve(estimate: Estimate, path: Path) -> None:
     title = f"about {estimate.k} categories (between {estimate.low} and {estimate.high})"
     draw.text((WIDTH / 2, MARGIN / 2), title, fill=INK, font=ImageFont.load_default(size=20), anchor="mm")
     draw.text((WIDTH / 2, HEIGHT - 18), "categories in all, known and new", fill=INK, font=font, anchor="mm")
-    picture.save(path)
+    _write_png(picture, path)
+
+
+def _write_png(picture: Image.Image, path: Path) -> None:
+    content = io.BytesIO()
+    picture.save(content, "PNG")
+    write_bytes(path, content.getvalue())
 
 
 def _axis(estimate: Estimate, places: int) -> NDArray[np.float64]:

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from debgcd.errors import UsageError
+
+FORMULA = re.compile(r"'*[=+\-@\t\r]")  # after quotes, so that a text that begins with some can be read back
+NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?")
 
 
 def write_text(path: Path, text: str) -> None:
@@ -43,8 +47,11 @@ def _write_through(path: Path, content: bytes) -> None:
 
 
 def csv_text(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """A table as CSV; None becomes an empty field."""
-    table = [["" if value is None else str(value) for value in row] for row in rows]
+    """A table as CSV; None becomes an empty field, and text that a spreadsheet would compute gets a quote before it.
+
+    `csv_field` gives the text back.
+    """
+    table = [["" if value is None else _harmless(str(value)) for value in row] for row in rows]
     # Python 3.11 does not quote a carriage return, so it would be read back as the end of a row.
     returns = any("\r" in value for row in table for value in row)
     text = io.StringIO()
@@ -52,6 +59,15 @@ def csv_text(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     writer.writerow(header)
     writer.writerows(table)
     return text.getvalue()
+
+
+def _harmless(text: str) -> str:
+    return f"'{text}" if FORMULA.match(text) and not NUMBER.fullmatch(text) else text
+
+
+def csv_field(text: str) -> str:
+    """A field of a table that `csv_text` wrote, as it was."""
+    return text[1:] if text.startswith("'") and FORMULA.match(text) else text
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -9,6 +9,8 @@ import platform
 from pathlib import Path
 from typing import Any
 
+from debgcd.errors import UsageError
+
 PACKAGES = (
     "debgcd",
     "torch",
@@ -24,7 +26,15 @@ PACKAGES = (
 
 def cache_folder(given: str | os.PathLike[str] | None) -> Path:
     """The folder given, else $DEBGCD_CACHE, else ~/.cache/debgcd."""
-    return Path(given or os.environ.get("DEBGCD_CACHE") or Path.home() / ".cache" / "debgcd")
+    chosen = given or os.environ.get("DEBGCD_CACHE")
+    if chosen:
+        return Path(chosen)
+    try:
+        return Path.home() / ".cache" / "debgcd"
+    except RuntimeError as error:  # HOME is not set, and the system does not know this user
+        raise UsageError(
+            "there is no home folder for the cache; choose another cache folder, or set DEBGCD_CACHE"
+        ) from error
 
 
 def cores() -> int:

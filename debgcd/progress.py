@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Protocol
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 
 class Report(Protocol):
@@ -19,13 +18,24 @@ class Report(Protocol):
     def __call__(self, done: int, total: int, note: str = "") -> None: ...
 
 
+# of terminals and lines, of the direction of writing, and halves of characters
+CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 SECONDS_BETWEEN_LINES = 10.0
 _reporting: ContextVar[bool] = ContextVar("reporting", default=False)  # nested bars would overwrite each other
 
 
+def escaped(value: object) -> str:
+    """A name, path or message with control characters escaped: it cannot break a line or colour a terminal."""
+    return CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), str(value))
+
+
 def say(text: str) -> None:
-    """Print a line to standard error; standard output is for results."""
-    print(text, file=sys.stderr, flush=True)
+    """Print a line to standard error, escaped, after blank lines if it begins with any; standard output is for results."""
+    line = text.lstrip("\n")
+    try:
+        print("\n" * (len(text) - len(line)) + escaped(line), file=sys.stderr, flush=True)
+    except OSError:  # a full disk, a closed terminal: not worth losing the work
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (until the process ends)
 
 
 @contextmanager
@@ -42,6 +52,17 @@ def progress(what: str) -> Iterator[Report]:
 
 
 def _bar(what: str) -> Iterator[Report]:
+    # here, because every command imports this module and few show a bar
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -10,9 +11,11 @@ from typing import TYPE_CHECKING
 
 from debgcd.bench import PARTS
 from debgcd.commands.options import Subparsers, add_command
+from debgcd.commands.output import add_force, require_free, require_harmless
 from debgcd.commands.show import table
 from debgcd.errors import UsageError
 from debgcd.overlay import suggest
+from debgcd.progress import escaped
 
 if TYPE_CHECKING:
     from debgcd.bench.results import Line
@@ -44,6 +47,7 @@ def add(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--table", type=Path, metavar="PAGE.md", help="also write them to this page, between its markers"
     )
+    add_force(parser)
 
 
 def bench(options: argparse.Namespace) -> None:
@@ -55,8 +59,9 @@ def bench(options: argparse.Namespace) -> None:
         if getattr(options, name) is not None and getattr(options, name) < 1:
             raise UsageError(f"--{name} must be at least 1, not {getattr(options, name)}")
     if options.out is not None:
-        if options.out.is_dir():
-            raise UsageError(f"-o {options.out} is a folder; give the path of a JSON file")
+        if options.table is not None and os.path.realpath(options.out) == os.path.realpath(options.table):
+            raise UsageError(f"-o and --table are both {options.out}; give two paths")
+        require_free(options, "-o", options.out)
         options.out.parent.mkdir(parents=True, exist_ok=True)
 
     from debgcd.bench.results import require_markers, write_table
@@ -66,6 +71,7 @@ def bench(options: argparse.Namespace) -> None:
 
     if options.table is not None:
         require_markers(options.table)
+        require_harmless(options, "--table", options.table)  # rewriting the part between the markers needs no --force
     shapes = [SHAPES[name] for name in SHAPES if name in (options.backbones or BACKBONES)]
     if options.batch is not None:
         shapes = [replace(shape, batch=options.batch) for shape in shapes]
@@ -74,10 +80,10 @@ def bench(options: argparse.Namespace) -> None:
         results = run(session, [part for part in PARTS if part in (options.parts or PARTS)], _show)
     if options.out is not None:
         write_json(options.out, results)
-        print(f"results: {options.out}")
+        print(f"results: {escaped(options.out)}")
     if options.table is not None:
         write_table(options.table, results)
-        print(f"table: {options.table}")
+        print(f"table: {escaped(options.table)}")
 
 
 def _show(lines: list[Line]) -> None:

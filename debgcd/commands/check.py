@@ -14,8 +14,10 @@ from debgcd.commands.options import (
     configured,
     read_source,
 )
+from debgcd.commands.output import add_force, require_free
 from debgcd.commands.show import print_json, table
 from debgcd.errors import DataError
+from debgcd.progress import duration, escaped
 
 if TYPE_CHECKING:
     from debgcd.check import Findings
@@ -35,6 +37,7 @@ def add(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--manifest", type=Path, metavar="OUT.csv", help="write the manifest that a run would use to this file"
     )
+    add_force(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     add_run_options(parser)
 
@@ -45,6 +48,9 @@ def check(options: argparse.Namespace) -> None:
     from debgcd.data.manifest import write_manifest
 
     source = read_source(options)
+    if options.manifest is not None:
+        require_free(options, "--manifest", options.manifest, source.manifest.paths)
+        options.manifest.parent.mkdir(parents=True, exist_ok=True)
     if source.benchmark is not None and not options.json:
         _print_benchmark(source.benchmark)
     found, manifest = look(source.manifest, configured(options, source))
@@ -63,7 +69,7 @@ def _print_benchmark(found: Benchmark) -> None:
     """Print |D_l|, |Y_l|, |D_u|, |Y_u| here and in the paper's Table 1."""
     counts = found.to_json()
     paper = counts["paper"] or dict.fromkeys(counts["here"], "-")
-    print(f"{found.facts.title} in {found.folder}, labelled half: {found.split}")
+    print(f"{found.facts.title} in {escaped(found.folder)}, labelled half: {found.split}")
     table(
         ["", "|D_l|", "|Y_l|", "|D_u|", "|Y_u|"],
         [["here", *map(str, counts["here"].values())], ["paper", *(str(paper[name]) for name in counts["here"])]],
@@ -74,8 +80,6 @@ def _print_benchmark(found: Benchmark) -> None:
 
 
 def _print_findings(found: Findings) -> None:
-    from debgcd.progress import duration
-
     print(
         f"{found.images} images: {found.labelled} labelled, {found.unlabelled} unlabelled, {found.test} in the test split"
     )
@@ -86,15 +90,15 @@ def _print_findings(found: Findings) -> None:
     if found.skipped:
         print(f"\nfiles that cannot be used: {len(found.skipped)}")
         for entry in found.skipped[:10]:
-            print(f"  {entry['file']!r}: {entry['reason']}")
+            print(f"  {entry['file']!r}: {escaped(entry['reason'])}")
         if len(found.skipped) > 10:
             print(f"  ... and {len(found.skipped) - 10} more (use --json to list all)")
     for warning in found.warnings:
-        print(f"note: {warning}")
+        print(f"note: {escaped(warning)}")
     if found.plan is not None:
-        plan = found.plan
+        plan, cache = found.plan, escaped(found.cache)
         into = "categories, estimating their number," if plan.k is None else f"{plan.k} categories"
         print(f"""
 A run would sort {found.unlabelled} images into {into} with {plan.method}, preset {plan.preset}:
-  backbone {plan.backbone}, {plan.image_size} px, {plan.views}, {plan.steps} steps of {plan.batch} images each
-  about {duration(plan.seconds)} on this machine, and {plan.bank_bytes / 1e6:,.0f} MB in {found.cache} (now {found.cache_bytes / 1e6:,.0f} MB)""")
+  backbone {escaped(plan.backbone)}, {plan.image_size} px, {plan.views}, {plan.steps} steps of {plan.batch} images each
+  about {duration(plan.seconds)} on this machine, and {plan.bank_bytes / 1e6:,.0f} MB in {cache} (now {found.cache_bytes / 1e6:,.0f} MB)""")

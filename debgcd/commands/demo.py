@@ -7,6 +7,7 @@ from pathlib import Path
 
 from debgcd.commands.options import Subparsers, absolute, add_cache, add_command
 from debgcd.commands.show import percent, table
+from debgcd.progress import escaped
 
 
 def add(subparsers: Subparsers) -> None:
@@ -45,8 +46,8 @@ All: per cent of the unlabelled digits that are in the right category; Old: the 
 5–9, which had no labels. AUROC: how well the novelty score separates new from old digits (50: chance, 100: perfectly).
 Backbone lite0, seed {options.seed}.
 
-Categories found by DebGCD: {options.out / "categories.png"}
+Categories found by DebGCD: {escaped(options.out / "categories.png")}
 Next steps:
-  debgcd evaluate {options.out / "debgcd"}
-  debgcd predict {options.out / "debgcd"} {options.out / "digits"} -o predictions.csv
+  debgcd evaluate {escaped(options.out / "debgcd")}
+  debgcd predict {escaped(options.out / "debgcd")} {escaped(options.out / "digits")} -o predictions.csv
   debgcd check PATH                      your own images: labelled/<class>/... and unlabelled/...""")

@@ -15,6 +15,7 @@ from debgcd.commands.options import (
     configured,
     read_source,
 )
+from debgcd.commands.output import add_force, require_free
 from debgcd.commands.show import print_json
 from debgcd.errors import UsageError
 
@@ -50,6 +51,7 @@ def add(subparsers: Subparsers) -> None:
         "--max", type=int, metavar="K", help="the largest K to consider (default: depends on the size of the data)"
     )
     parser.add_argument("--plot", type=Path, metavar="OUT.png", help="plot the score against K")
+    add_force(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     add_feature_options(parser)
 
@@ -58,13 +60,19 @@ def estimate_k(options: argparse.Namespace) -> None:
     """`debgcd estimate-k`."""
     from debgcd import estimate
     from debgcd.figures import draw_k_curve, require_drawable, text_plot
+    from debgcd.train.run import open_run
 
     if options.plot is not None:
         require_drawable(options.plot)
+        require_free(options, "--plot", options.plot)
     if options.path is not None and (options.path / "config.yaml").is_file():
+        if options.plot is not None:
+            require_free(options, "--plot", options.plot, open_run(options.path).manifest.paths)
         found = estimate.from_run(options.path, _for_a_run(options), options.way, options.max)
     else:
         source = read_source(options)
+        if options.plot is not None:
+            require_free(options, "--plot", options.plot, source.manifest.paths)
         found = estimate.from_images(source.manifest, configured(options, source), options.way, options.max)
     if options.json:
         print_json(found.to_json())

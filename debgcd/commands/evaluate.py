@@ -7,6 +7,7 @@ from pathlib import Path
 
 from debgcd.commands.options import Subparsers, add_command
 from debgcd.commands.show import print_json, print_scores
+from debgcd.progress import escaped
 
 
 def add(subparsers: Subparsers) -> None:
@@ -31,4 +32,4 @@ def evaluate(options: argparse.Namespace) -> None:
         print_json(scores)
     else:
         print_scores(scores)
-        print(f"written to {options.run / 'evaluation.json'}")
+        print(f"written to {escaped(options.run / 'evaluation.json')}")

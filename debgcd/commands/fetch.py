@@ -7,6 +7,7 @@ from pathlib import Path
 
 from debgcd.commands.options import BENCHMARKS, Subparsers, add_cache, add_command
 from debgcd.errors import DataError
+from debgcd.progress import escaped
 
 
 def add(subparsers: Subparsers) -> None:
@@ -47,5 +48,5 @@ def fetch(options: argparse.Namespace) -> None:
             raise DataError(f"{there} exists but cannot be used ({error}); move it away and fetch again") from error
     else:
         there = get(about, options.root, options.source)
-    print(f"""{about.title}: {there}
-next: debgcd check --benchmark {about.name} --root {options.root}""")
+    print(f"""{about.title}: {escaped(there)}
+next: debgcd check --benchmark {about.name} --root {escaped(options.root)}""")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from debgcd.commands.options import BENCHMARKS, Subparsers, add_cache, add_command
 from debgcd.commands.show import table
 from debgcd.errors import DataError, UsageError
+from debgcd.progress import escaped
 
 if TYPE_CHECKING:
     from debgcd.reproduce.run import Plan
@@ -110,7 +111,7 @@ def reproduce(options: argparse.Namespace) -> None:
         return
     outcome = work(wish, planned)
     print(page(outcome), end="")
-    print(f"\nwritten to {wish.out / chosen.name}.md and .json")
+    print(f"\nwritten to {escaped(wish.out / chosen.name)}.md and .json")
     if len(outcome.results) < len(planned.cells):
         raise DataError("some runs did not finish (see above); repeat the command to try them again")
 
@@ -148,4 +149,4 @@ def _print_plan(found: Plan) -> None:
         ],
     )
     for sentence in found.missing:
-        print(f"missing: {sentence}")
+        print(f"missing: {escaped(sentence)}")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from debgcd.progress import escaped
+
 MISLEADING = 0.1  # accuracy on Old by class name minus accuracy by matching
 
 
@@ -40,7 +42,8 @@ def percent(value: float | None) -> str:
 
 
 def table(head: list[str], rows: list[list[str]]) -> None:
-    """Print aligned columns: the first flush left, the others flush right."""
+    """Print aligned columns: the first flush left, the others flush right. Control characters in cells are escaped."""
+    head, *rows = ([escaped(cell) for cell in row] for row in [head, *rows])
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
     for row in [head, *rows]:
         cells = [

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from debgcd.commands.options import Subparsers, add_command, add_run_options, add_source, configured, read_source
 from debgcd.commands.show import print_scores
+from debgcd.progress import escaped
 
 if TYPE_CHECKING:
     from debgcd.train.run import Run
@@ -67,7 +68,8 @@ def resume(options: argparse.Namespace) -> None:
     from debgcd.train.start import resume as go_on
 
     if open_run(options.run).finished:
-        print(f"run {options.run} has already finished; results: {options.run / 'predictions.csv'}")
+        results = escaped(options.run / "predictions.csv")
+        print(f"run {escaped(options.run)} has already finished; results: {results}")
         return
     _print_results(go_on(options.run, options.verify))
 
@@ -87,5 +89,5 @@ def _print_results(run: Run) -> None:
             f"{len(empty) - sum(empty)} new"
         )
     print(f"""
-categories of {len(rows)} unlabelled images: {run.predictions}
-next: debgcd predict {run.folder} PATH -o out.csv""")
+categories of {len(rows)} unlabelled images: {escaped(run.predictions)}
+next: debgcd predict {escaped(run.folder)} PATH -o out.csv""")

@@ -12,8 +12,18 @@ from typing import Any
 from debgcd.data.decode import Reason, Unusable, regular_file
 from debgcd.data.rows import SPLITS, Manifest, Row, Skipped, assemble, label_text, shown, skip, text
 from debgcd.errors import DataError, UsageError
+from debgcd.files import csv_field
+from debgcd.progress import say
 
 COLUMNS = ("path", "label", "truth", "split", "group")
+PATHS = (
+    "path",
+    "filename",
+    "file",
+    "image",
+)  # what the column with the paths may be called; the first that is there is it
+MISSPELT = 0.75  # a column whose name is at least as similar to a missing one is refused, not ignored
+SHOWN = 5  # ignored columns that are named
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".pbm"}
 IMAGE_SUFFIXES |= {".heic", ".heif", ".avif"}
 LABELLED = {"labelled", "labeled"}
@@ -175,17 +185,41 @@ def _read_table(source: Path, records: Iterator[tuple[str, dict[str, Any]]]) -> 
     return assemble(rows)
 
 
-def _check_columns(source: Path, columns: Sequence[str]) -> None:
-    allowed = ", ".join(COLUMNS)
-    for column in columns:
-        if column not in COLUMNS:
-            near = difflib.get_close_matches(column.lower(), COLUMNS, n=1)
-            hint = f"did you mean {near[0]!r}? Allowed" if near else "allowed"
-            raise UsageError(f"{shown(source)} has the unknown column {column!r}; {hint} are {allowed}")
-        if columns.count(column) > 1:
-            raise UsageError(f"{shown(source)} has the column {column!r} twice; remove one of them")
-    if "path" not in columns:
+def _roles(source: Path, columns: Sequence[str]) -> dict[int, str]:
+    """Which columns are used, by position, and as what; one line says which other name stands for what, and what is ignored."""
+    allowed, roles, notes = ", ".join(COLUMNS), dict[int, str](), list[str]()
+    for role in COLUMNS:
+        taken = _find(columns, PATHS if role == "path" else (role,))
+        if taken is None:
+            continue
+        if columns.count(taken) > 1:
+            raise UsageError(f"{shown(source)} has the column {taken!r} twice; remove one of them")
+        roles[columns.index(taken)] = role
+        notes += [] if taken == role else [f"{taken!r} is taken as {role}"]
+    ignored = [column for i, column in enumerate(columns) if i not in roles]
+    missing = [role for role in COLUMNS if role not in roles.values()]
+    for column in ignored:
+        if near := difflib.get_close_matches(column.lower(), missing, n=1, cutoff=MISSPELT):
+            raise UsageError(
+                f"{shown(source)} has the unknown column {column!r}; did you mean {near[0]!r}? Allowed are {allowed}"
+            )
+    if "path" in missing:
         raise UsageError(f"{shown(source)} has no column path; allowed columns are {allowed}")
+    if ignored:
+        names = ", ".join(repr(column) if column else "one without a name" for column in ignored[:SHOWN])
+        notes.append(f"ignored: {names}" + (f" and {len(ignored) - SHOWN} more" if len(ignored) > SHOWN else ""))
+    if notes:
+        say(f"columns of {shown(source)}: {'; '.join(notes)}")
+    return roles
+
+
+def _find(columns: Sequence[str], names: Sequence[str]) -> str | None:
+    """The first of these names that a column has; in another case only if none has it exactly so."""
+    for name in names:
+        same = sorted((column for column in columns if column.lower() == name), key=lambda column: column != name)
+        if same:
+            return same[0]
+    return None
 
 
 def _csv_records(source: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -199,22 +233,25 @@ def _csv_records(source: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     delimiter = max(",;\t", key=header.count)  # the comma if there is none: `max` returns the first maximum
     # strict: otherwise an unclosed quote would turn the rest of the file into one name
     reader = csv.reader(io.StringIO(content, newline=""), delimiter=delimiter, strict=True)
+    roles: dict[int, str] | None = None
     columns: list[str] = []
     number = 0
     try:
         for number, fields in enumerate(reader, 1):
             if not fields:
                 continue
-            if not columns:
+            if roles is None:
                 columns = [name.strip() for name in fields]
-                _check_columns(source, columns)
+                roles = _roles(source, columns)
                 continue
             if len(fields) > len(columns):
                 raise DataError(
                     f"row {number} of {shown(source)} has {len(fields)} fields for {len(columns)} columns; quote names "
                     f"that contain {delimiter!r}"
                 )
-            record = dict(zip(columns, fields, strict=False))
+            record = {role: fields[i] for i, role in roles.items() if i < len(fields)}
+            if columns == [*COLUMNS]:  # a manifest that debgcd wrote; its paths are absolute and need no quote
+                record = {role: field if role == "path" else csv_field(field) for role, field in record.items()}
             yield f"row {number}", {**record, "label": text(record.get("label"))}
     except csv.Error as error:
         raise DataError(f"{shown(source)} is not valid CSV after row {number} ({error}); check its quotes") from error
@@ -235,6 +272,7 @@ def _parquet_records(source: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         ) from error
     # pandas stores the index of a table in such columns
     table = table.drop_columns([name for name in table.column_names if name.startswith("__index_level_")])
-    _check_columns(source, table.column_names)
-    for number, record in enumerate(table.to_pylist(), 1):
+    roles = _roles(source, table.column_names)
+    used = table.select(list(roles)).rename_columns(list(roles.values()))
+    for number, record in enumerate(used.to_pylist(), 1):
         yield f"row {number}", {**record, "label": label_text(record.get("label"))}

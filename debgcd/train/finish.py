@@ -15,7 +15,7 @@ from torch.nn.functional import normalize
 
 from debgcd.cluster.kmeans import kmeans
 from debgcd.errors import DataError
-from debgcd.files import write_json, write_text
+from debgcd.files import csv_field, write_json, write_text
 from debgcd.inference.infer import Inference, features, infer
 from debgcd.inference.model import Category, categories, read_categories, save_model, views_label
 from debgcd.inference.predict import Prediction, prediction_rows, predictions_csv
@@ -153,6 +153,7 @@ def read_predictions(run: Run) -> tuple[list[Prediction], list[Category]]:
     """The rows of a finished run's predictions.csv, and its categories."""
     with open(run.predictions, encoding="utf-8", newline="") as file:
         rows: list[Prediction] = []
-        for row in csv.DictReader(file):
+        for fields in csv.DictReader(file):
+            row = {name: csv_field(value) for name, value in fields.items()}
             rows.append({**row, "category": int(row["category"]), "known": row["known"] == "true"})
     return rows, read_categories(run.model)

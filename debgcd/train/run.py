@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +13,7 @@ from debgcd import config as configuration
 from debgcd.data.contents import Contents
 from debgcd.data.manifest import Manifest, read_manifest, write_manifest, write_skipped
 from debgcd.errors import DataError, UsageError
-from debgcd.files import write_json, write_text
+from debgcd.files import lock, write_json, write_text
 from debgcd.machine import environment
 from debgcd.options import Config
 
@@ -21,6 +23,7 @@ IMAGES = "images.sha256"  # one line per image, as sha256sum writes them
 FIRST = ("manifest.csv", "skipped.csv", "environment.json", IMAGES)
 BEGINNING = {name for file in FIRST for name in (file, f".{file}.tmp")}
 BEGINNING |= {".lock"}
+ARRAYS = "images"  # where Discoverer writes images that it is given as arrays, before the run begins
 
 
 @dataclass(frozen=True)
@@ -69,13 +72,33 @@ class Run:
 
 
 def require_new(folder: Path) -> None:
-    """Refuse a run directory that would mix with something else, before any work is done."""
+    """Refuse a run directory that would mix with something else, before any work is done; `begin` looks again.
+
+    This call leaves nothing behind in a folder that it refuses; only `begin` keeps other processes out.
+    """
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"the run directory {folder} is a file; choose another run directory")
-    if folder.is_dir() and {entry.name for entry in folder.iterdir()} - BEGINNING:
+    if folder.is_dir():
+        _require_empty(folder, BEGINNING)
+    folder.mkdir(parents=True, exist_ok=True)
+
+
+@contextmanager
+def new_run(folder: Path) -> Iterator[None]:
+    """Hold the lock of a new run directory: of several processes that begin a run in it at once, one goes on.
+
+    The look into the folder comes after the lock, because until then another process may begin or even finish a run.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with lock(folder):
+        _require_empty(folder, BEGINNING | {ARRAYS})
+        yield
+
+
+def _require_empty(folder: Path, besides: set[str]) -> None:
+    if {entry.name for entry in folder.iterdir()} - besides:
         hint = f"; to continue the run in it: debgcd resume {folder}" if (folder / "config.yaml").exists() else ""
         raise UsageError(f"the run directory {folder} is not empty; choose another run directory{hint}")
-    folder.mkdir(parents=True, exist_ok=True)
 
 
 def require_apart(folder: Path, source: Path) -> None:

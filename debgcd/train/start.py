@@ -24,17 +24,22 @@ from debgcd.progress import progress, say
 from debgcd.train.decide import decide, decide_k, run_backbone
 from debgcd.train.finish import evaluate, unlabelled, write_evaluation
 from debgcd.train.loop import train
-from debgcd.train.run import Run, open_run, require_same_images
+from debgcd.train.run import Run, new_run, open_run, require_same_images
 from debgcd.train.run import create as create_run
 from debgcd.train.setup import Setup, centre_tokens, open_tokens, prepare
 
 
 def begin(manifest: Manifest, config: Config, folder: Path, verify: bool = False) -> Run:
-    """Decide what is open, write the run directory (new, see `require_new`), train to the end.
+    """Decide what is open, write the run directory (new, see `require_new` and `new_run`), train to the end.
 
     verify: hash every image, also those whose size, times and inode say that they are as they were.
     """
     require_ready(manifest, config)
+    with new_run(folder):
+        return _begin(manifest, config, folder, verify)
+
+
+def _begin(manifest: Manifest, config: Config, folder: Path, verify: bool) -> Run:
     if verify:
         forget_contents(manifest.paths, cache_folder(config.run.cache))
     listed = manifest
@@ -62,10 +67,14 @@ def resume(folder: Path, verify: bool = False) -> Run:
     run = open_run(folder)
     if run.finished:
         return run
-    if verify:
-        forget_contents(run.manifest.paths, cache_folder(run.config.run.cache))
-    require_same_images(run, _contents(run.manifest, run.config))
-    return _to_the_end(run, run_backbone(run))
+    with lock(folder):
+        run = open_run(folder)  # another process may have gone on with it, even to its end
+        if run.finished:
+            return run
+        if verify:
+            forget_contents(run.manifest.paths, cache_folder(run.config.run.cache))
+        require_same_images(run, _contents(run.manifest, run.config))
+        return _to_the_end(run, run_backbone(run))
 
 
 def _contents(manifest: Manifest, config: Config) -> Contents:
@@ -99,7 +108,8 @@ def _require_same_settings(run: Run, model: Model) -> None:
 
 
 def _to_the_end(run: Run, backbone: Backbone) -> Run:
-    with _repeatable(), lock(run.folder):
+    """Train; the caller holds the run directory's lock. It cannot be taken twice: leaving the inner one would free both."""
+    with _repeatable():
         tokens = open_tokens(run.config, run.manifest, backbone, cache_folder(run.config.run.cache))
         if run.config.k is None:
             try:

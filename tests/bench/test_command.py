@@ -97,7 +97,7 @@ def test_stopped_it_leaves_nothing_behind(
 
     monkeypatch.setitem(run.MEASURES, "trunk", stop)
     (tmp_path / "results.json").write_text("older")
-    said = command("bench", "-o", tmp_path / "results.json")
+    said = command("bench", "-o", tmp_path / "results.json", "--force")
     assert said.code == 130
     assert [name for name, _ in asked] == ["step"]
     assert (tmp_path / "results.json").read_text() == "older"

@@ -25,6 +25,16 @@ Hook = Callable[[], Any]
 
 def forked(work: Callable[[], int], log: Path, seconds: float = 60) -> int:
     """Run `work` in a process of its own: its exit code, or minus the signal that ended it. What it prints is in `log`."""
+    return forked_together([(work, log)], seconds)[0]
+
+
+def forked_together(works: Sequence[tuple[Callable[[], int], Path]], seconds: float = 60) -> list[int]:
+    """As `forked`, several at the same time."""
+    children = [_fork(work, log) for work, log in works]
+    return [_wait(child, log, seconds) for child, (_, log) in zip(children, works, strict=True)]
+
+
+def _fork(work: Callable[[], int], log: Path) -> int:
     child = os.fork()
     if not child:
         code = 99
@@ -39,6 +49,10 @@ def forked(work: Callable[[], int], log: Path, seconds: float = 60) -> int:
             traceback.print_exc()
         finally:
             os._exit(code)
+    return child
+
+
+def _wait(child: int, log: Path, seconds: float) -> int:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         done, status = os.waitpid(child, os.WNOHANG)
@@ -52,6 +66,11 @@ def forked(work: Callable[[], int], log: Path, seconds: float = 60) -> int:
 
 def debgcd(arguments: Sequence[object], log: Path, hook: Hook | None = None) -> int:
     """The command in a fork; `hook` is called there first, to plant what goes wrong."""
+    return forked(command(arguments, hook), log)
+
+
+def command(arguments: Sequence[object], hook: Hook | None = None) -> Callable[[], int]:
+    """The command as work for a fork; `hook` as for `debgcd`."""
 
     def work() -> int:
         from debgcd.cli import main
@@ -61,7 +80,7 @@ def debgcd(arguments: Sequence[object], log: Path, hook: Hook | None = None) -> 
             hook()
         return main([str(word) for word in arguments])
 
-    return forked(work, log)
+    return work
 
 
 def die() -> None:
