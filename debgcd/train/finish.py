@@ -155,4 +155,4 @@ def read_predictions(run: Run) -> tuple[list[Prediction], list[Category]]:
         rows: list[Prediction] = []
         for row in csv.DictReader(file):
             rows.append({**row, "category": int(row["category"]), "known": row["known"] == "true"})
-    return rows, read_categories(run.model)
+    return rows, read_categories(run.model, len(run.manifest.classes))

@@ -353,6 +353,11 @@ def test_a_damaged_manifest(command: Command, run: Path, text: str | None) -> No
     assert said.code in (2, 3) and "manifest.csv" in said.complaint
 
 
+def reverse(place: Path) -> None:
+    """As an editor that sorts the entries of categories.json would."""
+    place.write_text(json.dumps(json.loads(place.read_text())[::-1]))
+
+
 MODEL_DAMAGE = {
     "truncated": truncate("model.safetensors", 5000),
     "empty": truncate("model.safetensors", 0),
@@ -366,6 +371,7 @@ MODEL_DAMAGE = {
     "categories-garbage": rewrite("categories.json", "\x00"),
     "categories-empty": rewrite("categories.json", "[]"),
     "categories-numbers": rewrite("categories.json", "[1, 2, 3]"),
+    "categories-sorted": lambda folder: reverse(folder / "categories.json"),
 }
 
 
