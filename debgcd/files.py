@@ -68,7 +68,7 @@ def read_json(path: Path) -> Any:
         content = file.read(MAX_JSON + 1)
     if len(content) > MAX_JSON:
         raise ValueError(f"it is larger than {MAX_JSON // 10**6} MB")
-    return parse_json(content)
+    return parse_json(content.decode("utf-8"))
 
 
 def parse_json(content: str | bytes) -> Any:

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
@@ -121,8 +122,12 @@ def load_model(folder: Path, *, backbone: str | None, cache: Path, device: str =
             "give the original weights as its backbone"
         )
     method = create(config, Sizes(trunk.width, len(categories), facts["known"], facts["images"]))
-    network = Network(trunk, method.heads())
+    with torch.device("meta"):  # config.json may ask for heads of any size: none is allocated before the tensors agree
+        heads = method.heads()
+    network = Network(trunk, heads)
     try:
+        network.require_fitting(tensors)
+        heads.to_empty(device="cpu")
         network.load_state(tensors)
     except (KeyError, ValueError) as error:
         raise DataError(f"the model in {folder} does not fit its own configuration ({error}); restore it") from error
