@@ -19,7 +19,7 @@ import yaml
 from debgcd.errors import DataError, UsageError
 from debgcd.methods import METHODS, require_method
 from debgcd.options import BackboneConfig, Config, RunConfig, ScheduleConfig, ViewsConfig
-from debgcd.overlay import fitting, keys, merge, plain, suggest
+from debgcd.overlay import MAX_YAML, fitting, keys, merge, parse_yaml, plain, shown, suggest
 
 Kind = Literal["preset", "method", "benchmark", "backbone"]
 _FOLDERS: dict[Kind, str] = {
@@ -95,7 +95,7 @@ def _layer(kind: Kind, name: str) -> Layer:
     if name not in known:
         raise UsageError(f"there is no {kind} {name!r}{suggest(name, known)}")
     text = (resources.files("debgcd") / _FOLDERS[kind] / f"{name}.yaml").read_text("utf-8")
-    return Layer(f"{kind} {name}", yaml.safe_load(text), _comments(text))
+    return Layer(f"{kind} {name}", parse_yaml(text), _comments(text))
 
 
 def _part(layer: Layer, key: str) -> Layer:
@@ -145,7 +145,7 @@ def _lay(config: Config, values: Mapping[str, Any], where: str) -> Config:
             hint = (
                 f" (an option of {', '.join(owners)})" if owners else suggest(str(key), sorted(COMMON | keys(chosen)))
             )
-            raise UsageError(f"{where}: unknown key {str(key)!r} for method {config.method}{hint}")
+            raise UsageError(f"{where}: unknown key {shown(str(key))} for method {config.method}{hint}")
     return replace(config, options=merge(config.options, _own(values), where))
 
 
@@ -169,7 +169,7 @@ def fitted(config: Config, values: Mapping[str, Any], where: str) -> dict[str, A
         known |= set(leaves(plain(dataclasses.asdict(METHODS[name].Options()))))
     for key in leaves(values):
         if key not in known:
-            raise UsageError(f"{where}: unknown key {key!r}{suggest(key, sorted(known))}")
+            raise UsageError(f"{where}: unknown key {shown(key)}{suggest(key, sorted(known))}")
     common = {key: value for key, value in values.items() if key in COMMON}
     return common | fitting(config.options, values)
 
@@ -185,7 +185,7 @@ def _check(config: Config, changes: Sequence[tuple[Mapping[str, Any], str]]) -> 
         allowed = metadata.get("range")
         if allowed is not None and value is not None and not allowed[0] <= value <= allowed[1]:
             limits = f"between {allowed[0]:.10g} and {allowed[1]:.10g}"
-            raise UsageError(f"{where(key)}: {key} must be {limits}, not {value}")
+            raise UsageError(f"{where(key)}: {key} must be {limits}, not {shown(value)}")
     if config.views.size > config.views.resize:
         raise UsageError(
             f"{where('views.size', 'views.resize')}: views.size {config.views.size} is larger than views.resize "
@@ -202,9 +202,9 @@ def assignment(text: str) -> dict[str, Any]:
     if not equals or not key.strip():
         raise UsageError(f"--set takes KEY=VALUE, e.g. detector.weight=0.1, not {text!r}")
     try:
-        nested: Any = yaml.safe_load(value)
-    except yaml.YAMLError as error:
-        raise UsageError(f"--set {text!r} has a value that is not YAML; quote it") from error
+        nested: Any = parse_yaml(value)
+    except ValueError as error:
+        raise UsageError(f"--set {text!r:.80} has a value that is not YAML ({error}); quote it") from error
     for part in reversed(key.strip().split(".")):
         nested = {part: nested}
     return nested
@@ -213,13 +213,14 @@ def assignment(text: str) -> dict[str, Any]:
 def read_yaml(path: Path) -> dict[str, Any]:
     """A YAML file's mapping, or an error that says where it is broken."""
     try:
-        values = yaml.safe_load(path.read_text("utf-8"))
+        with open(path, encoding="utf-8") as file:
+            values = parse_yaml(file.read(MAX_YAML + 1))
     except FileNotFoundError as error:
         raise UsageError(f"there is no configuration file {path}") from error
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"cannot read the configuration file {path}: {error}") from error
-    except yaml.YAMLError as error:
-        raise UsageError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
+    except ValueError as error:
+        raise UsageError(f"{path} is not valid YAML: {error}") from error
     if values is None:
         return {}
     if not isinstance(values, dict):

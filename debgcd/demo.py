@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -11,14 +10,14 @@ import numpy as np
 
 from debgcd import config as configuration
 from debgcd.data.manifest import Manifest, from_arrays, read_manifest, write_manifest
-from debgcd.errors import UsageError
+from debgcd.errors import DataError, UsageError
 from debgcd.figures import draw_exemplars
-from debgcd.files import write_json
+from debgcd.files import read_json, write_json
 from debgcd.machine import cache_folder
 from debgcd.options import Config
 from debgcd.progress import say
 from debgcd.train.decide import decide
-from debgcd.train.finish import read_predictions
+from debgcd.train.finish import read_evaluation, read_predictions
 from debgcd.train.run import Run, open_run, require_new
 from debgcd.train.setup import open_tokens
 from debgcd.train.start import begin, resume
@@ -44,7 +43,7 @@ def demo(folder: Path, seed: int, cache: str | None = None) -> list[dict[str, An
         begun = time.monotonic()
         run = _run(manifest, configuration.override(config, {"method": method}, "demo"), folder / method)
         seconds = finished.get(method, {}).get("seconds", round(time.monotonic() - begun, 1))
-        scores = json.loads(run.evaluation.read_text("utf-8"))["unlabelled"]
+        scores = read_evaluation(run)["unlabelled"]
         summary.append({"method": method, **scores["gcd"]["accuracy"], "auroc": scores["auroc"], "seconds": seconds})
         write_json(folder / "summary.json", summary)
     predictions, categories = read_predictions(run)
@@ -54,7 +53,10 @@ def demo(folder: Path, seed: int, cache: str | None = None) -> list[dict[str, An
 
 def _summary(folder: Path) -> list[dict[str, Any]]:
     place = folder / "summary.json"
-    return json.loads(place.read_text("utf-8")) if place.exists() else []
+    try:
+        return read_json(place) if place.exists() else []
+    except ValueError as error:
+        raise DataError(f"{place} cannot be read ({error}); delete it and run again") from error
 
 
 def digits(folder: Path) -> Manifest:

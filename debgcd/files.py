@@ -1,4 +1,4 @@
-"""Atomic file writes: write to a temporary sibling, flush it to disk, rename it."""
+"""Atomic file writes: write to a temporary sibling, flush it to disk, rename it. JSON is read with limits."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from debgcd.errors import UsageError
 
 FORMULA = re.compile(r"'*[=+\-@\t\r]")  # after quotes, so that a text that begins with some can be read back
 NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?")
+MAX_JSON = 16_000_000  # bytes: parsed, a text can take twenty times its size
+MAX_DEPTH = 20  # levels of nesting; code that walks through the values recurses as deep
 
 
 def write_text(path: Path, text: str) -> None:
@@ -73,6 +75,34 @@ def csv_field(text: str) -> str:
 def write_json(path: Path, value: Any) -> None:
     """Replace a file with this value as JSON, atomically."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """A JSON file's value; a ValueError says what is wrong with its text."""
+    with open(path, "rb") as file:
+        content = file.read(MAX_JSON + 1)
+    if len(content) > MAX_JSON:
+        raise ValueError(f"it is larger than {MAX_JSON // 10**6} MB")
+    return parse_json(content.decode("utf-8"))
+
+
+def parse_json(content: str | bytes) -> Any:
+    """A JSON text's value; a ValueError says what is wrong with it. The only reader of JSON in the package."""
+    deep = f"it is nested more than {MAX_DEPTH} levels deep"
+    try:
+        value = json.loads(content)
+    except RecursionError as error:
+        raise ValueError(deep) from error
+    level, depth = [value], 0
+    while level := [inner for item in level if isinstance(item, dict | list) for inner in _values(item)]:
+        depth += 1
+        if depth > MAX_DEPTH:
+            raise ValueError(deep)
+    return value
+
+
+def _values(item: dict[str, Any] | list[Any]) -> Iterable[Any]:
+    return item.values() if isinstance(item, dict) else item
 
 
 @contextmanager

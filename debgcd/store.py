@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from debgcd import __version__
 from debgcd.errors import DataError
-from debgcd.files import turn, write_bytes, write_json
+from debgcd.files import read_json, turn, write_bytes, write_json
 from debgcd.progress import say
 
 FACTS, RECORDS, ENDS = "facts.json", "records", "ends"
@@ -117,7 +117,7 @@ def _look(folder: Path, recipe: Recipe) -> tuple[NDArray[np.int64], int]:
     """The end of each record and the size of the records file; empty and 0 if the folder is not of this recipe or inconsistent."""
     nothing = np.empty(0, np.int64), 0
     try:
-        if json.loads((folder / FACTS).read_text("utf-8"))["facts"] != recipe.facts:
+        if read_json(folder / FACTS)["facts"] != recipe.facts:
             return nothing
         ends = np.frombuffer((folder / ENDS).read_bytes(), "<i8").astype(np.int64)
         size = (folder / RECORDS).stat().st_size

@@ -137,6 +137,15 @@ def test_nothing_given_to_it_is_executed(module: str) -> None:
     assert not names & (FORBIDDEN_CALLS | {"torch.load"}), f"{module}: call it by its whole name"
 
 
+@pytest.mark.parametrize("module", MODULES)
+def test_json_and_yaml_have_one_reader_each(module: str) -> None:
+    """The only ones that refuse what is too large or too deep, in words."""
+    readers = {"json.load", "json.loads", "yaml.safe_load", "yaml.safe_load_all", "yaml.parse"}
+    found = {name for name, _ in calls(TREES[module]) if name in readers}
+    allowed = {"debgcd.files": {"json.loads"}, "debgcd.overlay": {"yaml.parse"}}
+    assert found == allowed.get(module, set()), f"{module}: use files.parse_json or overlay.parse_yaml"
+
+
 def test_truth_is_read_only_where_results_are_measured() -> None:
     """Of the rooms that a run goes through; the others list images or take samples of sets before a run."""
     runs = [

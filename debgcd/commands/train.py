@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -76,11 +75,11 @@ def resume(options: argparse.Namespace) -> None:
 
 def _print_results(run: Run) -> None:
     """Print the scores of a finished run, its unused categories and its files."""
-    from debgcd.train.finish import read_predictions
+    from debgcd.train.finish import read_evaluation, read_predictions
 
     rows, categories = read_predictions(run)
     if run.evaluation.exists():
-        print_scores(json.loads(run.evaluation.read_text("utf-8")))
+        print_scores(read_evaluation(run))
     used = {row["category"] for row in rows}
     empty = [category.known for category in categories if category.category not in used]
     if empty:

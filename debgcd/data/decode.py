@@ -10,7 +10,8 @@ import os
 import stat
 import threading
 import warnings
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
@@ -19,8 +20,10 @@ from typing import BinaryIO
 import numpy as np
 from PIL import Image, ImageFile
 
+from debgcd.data.budget import MOST, ORDINARY, memory, one_at_a_time
 from debgcd.data.endings import ends_early
 from debgcd.data.jpeg import decode_quickly, scale_down, sharpen
+from debgcd.data.rgb import Unconvertible, to_rgb
 
 MAX_PIXELS = 200_000_000  # according to the header; a larger image is refused before decoding
 MAX_ASPECT = (
@@ -110,20 +113,30 @@ _quiet = _Quiet()
 
 
 def decode(path: Path, short_side: int | None = None, upright: bool = True) -> np.ndarray:
+    """The pixels of `decoded`, to keep."""
+    with decoded(path, short_side, upright) as pixels:
+        return pixels
+
+
+@contextmanager
+def decoded(path: Path, short_side: int | None = None, upright: bool = True) -> Iterator[np.ndarray]:
     """Read the first frame of an image as (H, W, 3) uint8 RGB, cropped to an aspect ratio of at most MAX_ASPECT.
 
     Without `short_side`, a JPEG's pixels are Pillow's, as in public code. With it, a JPEG may be returned at 1/2, 1/4 or 1/8
     of its size, with no side shorter than `short_side`. upright: apply the EXIF orientation.
-    Raises Unusable, and nothing else, whatever the file contains.
+    Raises Unusable, and nothing else, whatever the file contains. No other large image is decoded on this machine until
+    the block ends, so that it is best to make the pixels smaller in it.
     """
     if short_side is not None and short_side < 1:
         raise ValueError(f"short_side must be at least 1, not {short_side}")
     size = regular_file(path).st_size
-    try:
-        with open(path, "rb") as file, _quiet:
-            return _crop(_pixels(file, size, short_side, upright))
-    except OSError as error:
-        raise Unusable(Reason.UNREADABLE, error.strerror or str(error)) from error
+    with ExitStack() as turn:
+        try:
+            with open(path, "rb") as file, _quiet:
+                pixels = _crop(_pixels(file, size, short_side, upright, turn))
+        except OSError as error:
+            raise Unusable(Reason.UNREADABLE, error.strerror or str(error)) from error
+        yield pixels
 
 
 def regular_file(path: Path) -> os.stat_result:
@@ -146,7 +159,7 @@ def regular_file(path: Path) -> os.stat_result:
     return found
 
 
-def _pixels(file: BinaryIO, size: int, short_side: int | None, upright: bool) -> np.ndarray:
+def _pixels(file: BinaryIO, size: int, short_side: int | None, upright: bool, turn: ExitStack) -> np.ndarray:
     head = file.read(64)
     kind = _kind(head)
     try:
@@ -164,6 +177,14 @@ def _pixels(file: BinaryIO, size: int, short_side: int | None, upright: bool) ->
         scale, pixels = 1, None
         if kind == "JPEG" and short_side is not None:
             scale = scale_down(width, height, short_side)
+        needed = memory(image, file, size, kind, scale)
+        if needed > MOST:
+            raise Unusable(
+                Reason.TOO_LARGE, f"{width} × {height} pixels need {needed / 1e9:.1f} GB to decode; make it smaller"
+            )
+        if needed > ORDINARY:
+            turn.enter_context(one_at_a_time())
+        if kind == "JPEG" and short_side is not None:
             pixels = decode_quickly(image, file, size, scale)
         if pixels is None:
             if scale > 1:
@@ -171,7 +192,7 @@ def _pixels(file: BinaryIO, size: int, short_side: int | None, upright: bool) ->
             image.load()
             if kind == "PNG" and ends_early(file, size, kind):  # Pillow accepts a PNG without its last chunk
                 raise Unusable(Reason.TRUNCATED, "the file ends before its IEND chunk")
-            pixels = np.array(_rgb(image, kind))
+            pixels = to_rgb(image, kind)
         if pixels.shape[1] < width:
             pixels = sharpen(pixels, height / scale, width / scale)
         orientation = None
@@ -181,6 +202,8 @@ def _pixels(file: BinaryIO, size: int, short_side: int | None, upright: bool) ->
         return _turned(pixels, orientation)
     except Unusable:
         raise
+    except Unconvertible as error:
+        raise Unusable(Reason.UNSUPPORTED, str(error)) from error
     except Exception as error:
         raise _failure(error, file, size, kind, opened=True) from error
 
@@ -234,40 +257,6 @@ def _open(file: BinaryIO, kind: str) -> ImageFile.ImageFile:
         raise Unusable(Reason.UNSUPPORTED, f"this Pillow was built without {kind}")
     file.seek(0)
     return Image.OPEN[kind][0](file, "")
-
-
-def _rgb(image: Image.Image, kind: str) -> Image.Image:
-    """Convert any Pillow mode to RGB: transparency over white, high bit depths scaled to 8 bits.
-
-    16-bit values are shifted right by 8, as Pillow does for 16-bit RGB, so a dark image stays darker than a bright one.
-    Floats, and 32-bit integers in a TIFF, have no fixed range. Floats that all lie in 0..1 keep that range, for the same
-    reason; otherwise the finite values are stretched to 0..255, and non-finite values become 0.
-    """
-    if image.mode.startswith("I;16") or (image.mode == "I" and kind != "TIFF"):
-        return Image.fromarray((np.asarray(image).clip(0, 65535) >> 8).astype(np.uint8)).convert("RGB")
-    if image.mode in ("F", "I"):
-        return Image.fromarray(_stretch(np.asarray(image))).convert("RGB")
-    try:
-        if image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info:
-            if image.mode == "La":
-                image = image.convert("LA")
-            image = image.convert("RGBA")
-            white = Image.new("RGBA", image.size, "white")
-            return Image.alpha_composite(white, image).convert("RGB")
-        return image if image.mode == "RGB" else image.convert("RGB")  # convert would copy
-    except ValueError as error:
-        raise Unusable(Reason.UNSUPPORTED, f"colour mode {image.mode}") from error
-
-
-def _stretch(values: np.ndarray) -> np.ndarray:
-    finite = np.isfinite(values)
-    if not finite.any():
-        raise Unusable(Reason.UNSUPPORTED, "no pixel has a finite value")
-    low, high = float(values[finite].min()), float(values[finite].max())
-    if low >= 0 and high <= 1 and values.dtype.kind == "f":
-        low, high = 0.0, 1.0
-    scaled = (np.where(finite, values, low).astype(np.float64) - low) * (255 / (high - low) if high > low else 0.0)
-    return scaled.round().astype(np.uint8)
 
 
 def _crop(pixels: np.ndarray) -> np.ndarray:

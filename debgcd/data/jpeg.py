@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from PIL.ImageFile import ImageFile
 
 MARGIN = 11 / 8  # decode at least this multiple of the size needed; below it, block averages alias in the final resize
-BYTES_PER_PIXEL, METADATA = 4, 2**22  # upper bounds for a JPEG; what follows in a larger file is, for example, a video
+BYTES_PER_PIXEL, METADATA = 4, 2**22  # upper bounds for a JPEG
 
 
 @cache
@@ -34,6 +34,25 @@ def scale_down(width: int, height: int, short_side: int) -> int:
     return next((scale for scale in (8, 4, 2) if min(width, height) >= scale * MARGIN * short_side), 1)
 
 
+def most_bytes(width: int, height: int) -> int:
+    """An upper bound for the size of a JPEG; what follows in a larger file is, for example, a video."""
+    return BYTES_PER_PIXEL * width * height + METADATA
+
+
+def keeps_coefficients(image: ImageFile, file: BinaryIO) -> bool:
+    """Whether the whole image's coefficients are in memory while it is decoded: unless its one scan has all components.
+
+    image: just opened, so that the file's position is behind the header of the first scan.
+    """
+    if image.info.get("progressive"):
+        return True
+    components = image.layers  # type: ignore[attr-defined]  # JpegImageFile's
+    header = bytes([0xFF, 0xDA, 0, 6 + 2 * components, components])
+    start = file.tell() - 8 - 2 * components
+    file.seek(max(0, start))
+    return file.read(len(header)) != header
+
+
 def decode_quickly(image: ImageFile, file: BinaryIO, size: int, scale: int) -> NDArray[np.uint8] | None:
     """RGB pixels, ceil(height / scale) × ceil(width / scale) × 3, decoded by simplejpeg; None: leave it to Pillow.
 
@@ -44,7 +63,7 @@ def decode_quickly(image: ImageFile, file: BinaryIO, size: int, scale: int) -> N
         return None
     width, height = image.size
     file.seek(0)
-    data = file.read(min(size, BYTES_PER_PIXEL * width * height + METADATA))
+    data = file.read(min(size, most_bytes(width, height)))
     try:
         if simplejpeg.decode_jpeg_header(data)[:2] != (height, width):  # the pixel limit was checked with Pillow's size
             return None

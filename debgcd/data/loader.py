@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from debgcd.data.contents import gone
-from debgcd.data.decode import Unusable, decode
+from debgcd.data.decode import Unusable, decoded
 from debgcd.data.sampler import Draws
 from debgcd.data.views import CENTRE, PLAIN, TWO_PLAIN, Cuts, Kinds, cut_view, random_cuts, resize_short_side
 from debgcd.errors import DataError
@@ -37,8 +37,8 @@ class Files:
     def __call__(self, number: int) -> Tensor:
         fast = self.views.resize if self.views.decode == "fast" else None
         try:
-            pixels = decode(self.paths[number], fast, self.views.upright)
-            return resize_short_side(pixels, self.views.resize)
+            with decoded(self.paths[number], fast, self.views.upright) as pixels:
+                return resize_short_side(pixels, self.views.resize)
         except Unusable as error:
             raise gone(self.paths[number], error) from error
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any
+
+from debgcd.files import parse_json
 
 
 @dataclass(frozen=True)
@@ -53,5 +54,5 @@ def _number(value: float | list[float]) -> Number:
 
 @cache
 def _read() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((resources.files("debgcd.data") / "paper.json").read_text("utf-8"))
+    found: dict[str, Any] = parse_json((resources.files("debgcd.data") / "paper.json").read_text("utf-8"))
     return found

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from debgcd import config as configuration
 from debgcd.errors import DataError, UsageError
-from debgcd.files import new_folder, write_json, write_text
+from debgcd.files import new_folder, read_json, write_json, write_text
 from debgcd.methods import create
 from debgcd.methods.base import Method, Sizes
 from debgcd.model.load import load_backbone
@@ -30,6 +30,7 @@ from debgcd.options import Config
 from debgcd.progress import say
 
 FORMAT = 2  # raise it when what is in the folder changes its meaning
+_RESTORE = "restore the file or train again"
 
 
 @dataclass(frozen=True)
@@ -87,10 +88,13 @@ def save_model(
 def load_model(folder: Path, *, backbone: str | None, cache: Path, device: str = "auto") -> Model:
     """Read a model folder; the trunk comes from where the model says, or from `backbone`, and must be the same weights."""
     try:
-        facts = json.loads((folder / "config.json").read_text("utf-8"))
+        facts = read_json(folder / "config.json")
         if facts["format"] != FORMAT:
             raise ValueError(f"it has format {facts['format']}, this version of debgcd reads {FORMAT}")
-        categories = read_categories(folder)
+        for name in ("known", "images"):
+            if type(facts[name]) is not int or facts[name] < 0:
+                raise ValueError(f"{name} in config.json must be a whole number, not {facts[name]!r:.50}")
+        categories = read_categories(folder, facts["known"])
         tensors = _read_tensors(folder, facts["sha256"])
         config = configuration.from_dict(facts["config"], where=str(folder / "config.json"))
         if config.k != len(categories) or None in (config.backbone.name, config.backbone.tuned_blocks):
@@ -99,7 +103,7 @@ def load_model(folder: Path, *, backbone: str | None, cache: Path, device: str =
         raise DataError(
             f"{folder} holds no model: {Path(error.filename).name} is missing; has the run finished?"
         ) from error
-    except (ValueError, KeyError, TypeError, AttributeError, UsageError, SafetensorError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, UsageError, SafetensorError) as error:
         raise DataError(f"the model in {folder} cannot be read ({error}); restore it or train again") from error
     assert config.backbone.name is not None and config.backbone.tuned_blocks is not None
     trunk = load_backbone(
@@ -117,14 +121,17 @@ def load_model(folder: Path, *, backbone: str | None, cache: Path, device: str =
             f"the backbone {backbone or config.backbone.name} is not the one this model was trained on (its sha256 differs); "
             "give the original weights as its backbone"
         )
-    known = sum(category.known for category in categories)
-    method = create(config, Sizes(trunk.width, len(categories), known, int(facts["images"])))
-    network = Network(trunk, method.heads())
+    method = create(config, Sizes(trunk.width, len(categories), facts["known"], facts["images"]))
+    with torch.device("meta"):  # config.json may ask for heads of any size: none is allocated before the tensors agree
+        heads = method.heads()
+    network = Network(trunk, heads)
     try:
+        network.require_fitting(tensors)
+        heads.to_empty(device="cpu")
         network.load_state(tensors)
     except (KeyError, ValueError) as error:
         raise DataError(f"the model in {folder} does not fit its own configuration ({error}); restore it") from error
-    return Model(network.to(pick_device(device)), method, config, categories, int(facts["images"]), facts["sha256"])
+    return Model(network.to(pick_device(device)), method, config, categories, facts["images"], facts["sha256"])
 
 
 def _read_tensors(folder: Path, sha256: str) -> dict[str, Tensor]:
@@ -144,7 +151,8 @@ def start_from(
     """
     try:
         tensors = _read_tensors(folder, sha256 or "")
-        there = [category.id for category in read_categories(folder) if category.known]
+        known = read_json(folder / "config.json")["known"]
+        there = [category.id for category in read_categories(folder, known) if category.known]
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise DataError(
             f"the run starts from the model in {folder}, which cannot be read ({error}); restore it"
@@ -166,9 +174,54 @@ def start_from(
     return given
 
 
-def read_categories(folder: Path) -> list[Category]:
-    """The categories of a model folder."""
-    return [Category(**entry) for entry in json.loads((folder / "categories.json").read_text("utf-8"))]
+def read_categories(folder: Path, known: int) -> list[Category]:
+    """The categories of a model folder; a DataError names the first entry that is wrong. known: how many come first.
+
+    Answers are looked up by position, so an entry that moved would turn one class into another.
+    """
+    place = folder / "categories.json"
+    try:
+        entries = read_json(place)
+        if not isinstance(entries, list):
+            raise ValueError("it does not hold a list")
+    except (UnicodeDecodeError, ValueError) as error:
+        raise DataError(f"{place} cannot be read ({error}); {_RESTORE}") from error
+    found: list[Category] = []
+    ids: dict[str, int] = {}
+    for i, entry in enumerate(entries):
+        problem = _problem(entry, i, known, ids)
+        if problem:
+            raise DataError(f"{place}: entry {i} {problem}; {_RESTORE}")
+        found.append(Category(**entry))
+        ids[entry["id"]] = i
+    if len(found) < known:
+        raise DataError(f"{place} has {len(found)} entries, but config.json counts {known} known classes; {_RESTORE}")
+    return found
+
+
+def _problem(entry: Any, i: int, known: int, ids: Mapping[str, int]) -> str:
+    """What is wrong with entry number i, empty if nothing; ids: those of the entries before it."""
+    kinds = {"category": int, "id": str, "name": str, "known": bool}
+    if not isinstance(entry, dict) or set(entry) != set(kinds):
+        return f"must have the keys {', '.join(kinds)}"
+    for key, kind in kinds.items():
+        if type(entry[key]) is not kind:
+            words = {int: "a whole number", str: "text", bool: "true or false"}[kind]
+            return f"has, as {key}, something other than {words}"
+    for key in ("id", "name"):
+        if any("\ud800" <= letter <= "\udfff" for letter in entry[key]):
+            return f"has a {key} that is not valid Unicode"
+    if entry["category"] != i:
+        return f"has category {entry['category']}, expected {i}: the order must not change"
+    if entry["known"] != (i < known):
+        is_known = "is a known class" if entry["known"] else "is not a known class"
+        return f"{is_known}, but config.json says that the first {known} are the known ones"
+    if not entry["id"].strip():
+        return "has an empty id"
+    if entry["id"] in ids:
+        of = "the known class in entry" if ids[entry["id"]] < known <= i else "entry"
+        return f"has the id {entry['id']!r} of {of} {ids[entry['id']]}; ids must be unique"
+    return ""
 
 
 def _card(config: Config, categories: Sequence[Category]) -> str:

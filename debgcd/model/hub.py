@@ -5,7 +5,6 @@ Only JSON and safetensors files are read: other formats can contain code.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from debgcd.errors import DataError
+from debgcd.files import read_json
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -102,7 +102,7 @@ def _pixel_statistics(path: Path) -> tuple[tuple[float, ...], tuple[float, ...]]
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
     except FileNotFoundError as error:
         raise DataError(f"no {path.name} in {path.parent}; give a folder in the hub's format") from error
     except (OSError, ValueError) as error:

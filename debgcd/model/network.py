@@ -86,18 +86,30 @@ class Network(nn.Module):
         """Fill from `state`; a KeyError or ValueError names a tensor that is missing, unexpected or of another shape."""
         _fill(self.state(), tensors)
 
+    def require_fitting(self, tensors: Mapping[str, Tensor]) -> None:
+        """Raise as `load_state` would; nothing is copied, so the heads may still be on the meta device."""
+        _compare(self.state(), tensors)
+
     def load_remembered(self, tensors: Mapping[str, Tensor]) -> None:
         """Fill from `remembered`, likewise."""
         _fill(self.remembered(), tensors)
 
 
 def _fill(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
+    _compare(own, tensors)
+    for name, value in own.items():
+        value.copy_(tensors[name])
+
+
+def _compare(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
     if set(own) != set(tensors):
         raise KeyError(", ".join(sorted(set(own) ^ set(tensors))[:3]))
     for name, value in own.items():
-        if value.shape != tensors[name].shape:
-            raise ValueError(f"{name} has shape {tuple(tensors[name].shape)}, expected {tuple(value.shape)}")
-        value.copy_(tensors[name])
+        given = tensors[name]
+        if value.shape != given.shape:
+            raise ValueError(f"{name} has shape {tuple(given.shape)}, expected {tuple(value.shape)}")
+        if value.is_floating_point() != given.is_floating_point():
+            raise ValueError(f"{name} has type {given.dtype}, expected {value.dtype}")
 
 
 class Teacher(nn.Module):

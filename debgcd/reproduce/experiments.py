@@ -6,11 +6,9 @@ from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any
 
-import yaml
-
 from debgcd.data.paper import Number, table
 from debgcd.errors import UsageError
-from debgcd.overlay import suggest
+from debgcd.overlay import parse_yaml, suggest
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,7 @@ def experiments() -> dict[str, Experiment]:
     """All experiments by name, in the paper's order."""
     text = (resources.files("debgcd.reproduce") / "experiments.yaml").read_text("utf-8")
     found = {}
-    for name, values in yaml.safe_load(text).items():
+    for name, values in parse_yaml(text).items():
         values = {**values, "tables": tuple(values["tables"]), "sets": tuple(values["sets"])}
         found[name] = Experiment(name=name, **values)
     return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from debgcd.data.paper import Number
 from debgcd.errors import DataError, DebgcdError
+from debgcd.files import read_json
 from debgcd.reproduce.experiments import Experiment
 from debgcd.reproduce.grid import Cell
 from debgcd.train.run import open_run
@@ -86,7 +86,7 @@ def result(cell: Cell) -> Result:
     """Read the result of a finished run."""
     try:
         return _result(cell)
-    except (OSError, ValueError, KeyError, DebgcdError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, DebgcdError) as error:
         raise DataError(
             f"{cell.folder} cannot be used ({error}); fix the cause, delete this folder, run again"
         ) from error
@@ -94,7 +94,7 @@ def result(cell: Cell) -> Result:
 
 def _result(cell: Cell) -> Result:
     run = open_run(cell.folder)
-    found = json.loads(run.evaluation.read_text("utf-8"))
+    found = read_json(run.evaluation)
     gcd = found["unlabelled"]["gcd"]
     if len(run.manifest) != cell.images.count:
         raise DataError(f"some images cannot be read; see {run.folder / 'skipped.csv'}")

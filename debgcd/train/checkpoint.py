@@ -9,7 +9,6 @@ Nothing about randomness is in them: the next batch is a function of (seed, step
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,7 +22,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from debgcd.errors import DataError
-from debgcd.files import new_folder, write_json
+from debgcd.files import new_folder, read_json, write_json
 from debgcd.model.network import Network
 
 TENSORS, FACTS = "state.safetensors", "state.json"
@@ -117,7 +116,7 @@ def read(place: Path) -> State:
     """One checkpoint, or one sentence that says what is wrong with it."""
     advice = f"delete {place} to go on from the checkpoint before it"
     try:
-        facts = json.loads((place / FACTS).read_text("utf-8"))
+        facts = read_json(place / FACTS)
         step, sha256 = int(facts.pop("step")), facts.pop("sha256")
         if hashlib.sha256((place / TENSORS).read_bytes()).hexdigest() != sha256:
             raise DataError(f"the checkpoint {place / TENSORS} is damaged (its sha256 does not match); {advice}")

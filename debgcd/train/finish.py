@@ -15,7 +15,7 @@ from torch.nn.functional import normalize
 
 from debgcd.cluster.kmeans import kmeans
 from debgcd.errors import DataError
-from debgcd.files import csv_field, write_json, write_text
+from debgcd.files import csv_field, read_json, write_json, write_text
 from debgcd.inference.infer import Inference, features, infer
 from debgcd.inference.model import Category, categories, read_categories, save_model, views_label
 from debgcd.inference.predict import Prediction, prediction_rows, predictions_csv
@@ -149,6 +149,17 @@ def write_evaluation(run: Run, scores: dict[str, Any], k: int) -> dict[str, Any]
     return written
 
 
+def read_evaluation(run: Run) -> dict[str, Any]:
+    """What `write_evaluation` wrote, or one sentence that says what is wrong with it."""
+    try:
+        found = read_json(run.evaluation)
+        if not isinstance(found, dict):
+            raise ValueError("it does not hold a JSON object")
+    except (OSError, ValueError) as error:
+        raise DataError(f"{run.evaluation} cannot be read ({error}); write it again with debgcd evaluate") from error
+    return found
+
+
 def read_predictions(run: Run) -> tuple[list[Prediction], list[Category]]:
     """The rows of a finished run's predictions.csv, and its categories."""
     with open(run.predictions, encoding="utf-8", newline="") as file:
@@ -156,4 +167,4 @@ def read_predictions(run: Run) -> tuple[list[Prediction], list[Category]]:
         for fields in csv.DictReader(file):
             row = {name: csv_field(value) for name, value in fields.items()}
             rows.append({**row, "category": int(row["category"]), "known": row["known"] == "true"})
-    return rows, read_categories(run.model)
+    return rows, read_categories(run.model, len(run.manifest.classes))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from debgcd.data.manifest import Manifest
 from debgcd.errors import UsageError
 from debgcd.evaluate import novelty_auroc, score
-from debgcd.files import write_text
+from debgcd.files import parse_json, write_bytes
 from debgcd.inference.infer import Inference
 from debgcd.train.run import Run
 from debgcd.train.setup import Setup
@@ -50,15 +50,15 @@ class Metrics:
         if not self._path.exists():
             return
         kept = []
-        for line in self._path.read_text("utf-8").splitlines():
+        for line in self._path.read_bytes().splitlines():
             try:
-                entry = json.loads(line)
+                entry = parse_json(line.decode("utf-8"))
                 if entry["step"] <= step:
-                    kept.append(line + "\n")
+                    kept.append(line + b"\n")
                     self._evaluated |= {entry["step"]} if "evaluation" in entry else set()
             except (ValueError, KeyError, TypeError):
-                break  # a line cut short when the run was killed: nothing good follows it
-        write_text(self._path, "".join(kept))
+                break  # a line cut short when the run was killed, or a damaged one: nothing good follows it
+        write_bytes(self._path, b"".join(kept))
 
     def seen(self, images: int) -> None:
         self._images += images

@@ -9,6 +9,7 @@ import pickle
 import shutil
 import signal
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -44,13 +45,13 @@ def paths(tmp_path: Path) -> list[Path]:
 @pytest.fixture
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Which files were decoded by this process."""
-    original, found = loader.decode, []
+    original, found = loader.decoded, []
 
-    def decode(path: Path, short_side: int | None = None, upright: bool = True) -> np.ndarray:
+    def decoded(path: Path, short_side: int | None = None, upright: bool = True) -> AbstractContextManager[np.ndarray]:
         found.append(path)
         return original(path, short_side, upright)
 
-    monkeypatch.setattr(loader, "decode", decode)
+    monkeypatch.setattr(loader, "decoded", decoded)
     return found
 
 

@@ -79,6 +79,15 @@ def test_each_step_is_logged_once(command: Command, run: Path, whole: Path) -> N
     assert [json.loads(line)["loss"] for line in logs[0]] == [json.loads(line)["loss"] for line in logs[1]]
 
 
+@pytest.mark.parametrize("line", [b'{"step": 7, "loss": 1\xff}', b"[" * 100_000, b'{"step": "7"}', b"7", b"\xff\xfe"])
+def test_metrics_are_cut_at_a_damaged_line(command: Command, run: Path, line: bytes) -> None:
+    lines = (run / "metrics.jsonl").read_bytes().splitlines()
+    lines[4] = line
+    (run / "metrics.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    assert command("resume", run).code == 0
+    assert logged_steps(run) == [1, 2, 3, 4, 7, 8, 9, 10, 11, 12]  # from the checkpoint of step 6
+
+
 @pytest.mark.parametrize(("keep", "kept"), [(1, [12]), (2, [9, 12]), (3, [6, 9, 12]), (9, [3, 6, 9, 12])])
 def test_the_newest_checkpoints_are_kept(
     train: Train, shared_folder: Path, tmp_path: Path, keep: int, kept: list[int]
@@ -354,6 +363,11 @@ def test_a_damaged_manifest(command: Command, run: Path, text: str | None) -> No
     assert said.code in (2, 3) and "manifest.csv" in said.complaint
 
 
+def reverse(place: Path) -> None:
+    """As an editor that sorts the entries of categories.json would."""
+    place.write_text(json.dumps(json.loads(place.read_text())[::-1]))
+
+
 MODEL_DAMAGE = {
     "truncated": truncate("model.safetensors", 5000),
     "empty": truncate("model.safetensors", 0),
@@ -367,6 +381,7 @@ MODEL_DAMAGE = {
     "categories-garbage": rewrite("categories.json", "\x00"),
     "categories-empty": rewrite("categories.json", "[]"),
     "categories-numbers": rewrite("categories.json", "[1, 2, 3]"),
+    "categories-sorted": lambda folder: reverse(folder / "categories.json"),
 }
 
 
@@ -387,6 +402,42 @@ MODEL_DAMAGE["config-unknown-key"] = edit(lambda facts: facts["config"].update(c
 MODEL_DAMAGE["config-other-k"] = edit(lambda facts: facts["config"].update(k=7))
 MODEL_DAMAGE["config-other-heads"] = edit(lambda facts: facts["config"]["heads"].update(hidden=5))
 MODEL_DAMAGE["other-weights"] = edit(lambda facts: facts["config"]["backbone"].update(sha256="0" * 64))
+
+
+HUGE: dict[str, dict[str, Any]] = {
+    "hidden layers": {"hidden": 65536},
+    "output": {"projection_width": 65536, "projection_depth": 32, "hidden": 65536},
+    "detector": {"detector_width": 65536, "detector_depth": 32, "hidden": 65536},
+}
+
+
+@pytest.mark.parametrize("heads", HUGE)
+def test_heads_of_any_size_are_compared_before_they_are_allocated(
+    whole: Path, shared_folder: Path, tmp_path: Path, heads: str
+) -> None:
+    run, log = tmp_path / "run", tmp_path / "log"
+    shutil.copytree(whole / "model", run / "model")
+    edit(lambda facts: facts["config"]["heads"].update(HUGE[heads]))(run / "model")
+    assert debgcd(["predict", run, shared_folder / "unlabelled" / "10.png"], log, at_most(1_000_000_000)) == 3
+    assert "does not fit its own configuration" in log.read_text("utf-8")
+
+
+def test_a_k_of_ten_million_is_refused(command: Command, whole: Path, shared_folder: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(whole / "model", run / "model")
+    edit(lambda facts: facts["config"].update(k=10**7))(run / "model")
+    said = command("predict", run, shared_folder / "unlabelled" / "10.png")
+    assert said.code == 3 and "are not of one model" in said.complaint
+
+
+def at_most(size: int) -> Callable[[], None]:
+    """A hook: no more than this many bytes of address space besides what the process has already."""
+
+    def limit() -> None:
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + size,) * 2)
+
+    return limit
 
 
 @pytest.mark.parametrize("damage", MODEL_DAMAGE)

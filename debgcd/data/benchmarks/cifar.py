@@ -6,7 +6,6 @@ The images come as arrays. They are written once as PNG files to the cache, in a
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from PIL import Image
 
 from debgcd.data.benchmarks.facts import Facts, Listing, broken, find_folder, need
 from debgcd.data.benchmarks.pickled import Refused, read_pickle
-from debgcd.files import new_folder, turn
+from debgcd.files import new_folder, parse_json, turn
 from debgcd.progress import Report, progress, say
 
 SIDE = 32
@@ -150,8 +149,8 @@ def _strip(facts: Facts, path: Path) -> np.ndarray:
 
 def _labels(facts: Facts, path: Path) -> np.ndarray:
     try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
+        found = parse_json(path.read_bytes())
+    except (OSError, ValueError) as error:
         raise broken(facts, path, str(error)) from error
     if not isinstance(found, list) or not all(type(label) is int and 0 <= label < 256 for label in found):
         raise broken(facts, path, "it is not a list of class numbers")

@@ -7,7 +7,6 @@ differs from the published one is an error that names the file and says how to g
 from __future__ import annotations
 
 import difflib
-import json
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -22,6 +21,7 @@ import numpy as np
 from debgcd.data.paper import data_sets
 from debgcd.data.sources import IMAGE_SUFFIXES
 from debgcd.errors import DataError, UsageError
+from debgcd.files import parse_json
 
 NAMES = ("cifar10", "cifar100", "imagenet100", "imagenet1k", "cub", "cars", "aircraft", "pets", "herbarium19")
 
@@ -109,7 +109,7 @@ def facts_of(name: str) -> Facts:
 
 
 def _read(file: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((resources.files("debgcd.data") / "splits" / file).read_text("utf-8"))
+    found: dict[str, Any] = parse_json((resources.files("debgcd.data") / "splits" / file).read_text("utf-8"))
     return found
 
 

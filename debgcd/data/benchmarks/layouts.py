@@ -6,7 +6,6 @@ Each function takes the published facts, the root folder and the cache folder (w
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -27,6 +26,7 @@ from debgcd.data.benchmarks.facts import (
     read_mat,
 )
 from debgcd.errors import DataError
+from debgcd.files import parse_json
 
 CUB_LISTS = ("classes.txt", "images.txt", "image_class_labels.txt", "train_test_split.txt")
 
@@ -241,10 +241,10 @@ def _herbarium_part(facts: Facts, folder: Path, part: str) -> list[tuple[str, st
 def _herbarium_listed(facts: Facts, listed: Path, images: Path) -> Iterator[tuple[str, str]]:
     """The rows of {"images": [{id, file_name}], "annotations": [{image_id, category_id}]}."""
     try:
-        data = json.loads(listed.read_bytes())
+        data = parse_json(listed.read_bytes())
         categories = {entry["image_id"]: str(entry["category_id"]) for entry in data["annotations"]}
         for entry in data["images"]:
             name = str(entry["file_name"]).removeprefix(f"{images.name}/")
             yield categories[entry["id"]], os.path.join(images, name)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise broken(facts, listed, f"{type(error).__name__}: {error}") from error
