@@ -9,16 +9,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 import pytest
-from miniatures import Made
-from PIL import Image
+from miniatures import Made, draw
 
 from debgcd import config as configuration
 from debgcd.data.benchmarks import Facts, facts_of, resolve
 from debgcd.methods import METHODS
-
-COLOURS = {"cat": (210, 60, 50), "dog": (60, 190, 70), "owl": (60, 80, 210)}  # owl: no label names it
 
 # twelve steps of eight images: a third of a second
 FAST = {
@@ -51,14 +47,6 @@ def _quiet_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
             del os.environ[name]
         else:
             os.environ[name] = value
-
-
-def draw(path: Path, kind: str, seed: int) -> Path:
-    """A small noisy image in the colour of its kind."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    noise = np.random.default_rng(seed).normal(0, 25, (24, 24, 3))
-    Image.fromarray(np.clip(COLOURS[kind] + noise, 0, 255).astype(np.uint8)).save(path)
-    return path
 
 
 def _make_folder(folder: Path) -> Path:

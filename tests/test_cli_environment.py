@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import draw
+from miniatures import draw
 
 from debgcd.data.manifest import from_paths, read_manifest, write_manifest
 from debgcd.files import csv_field, csv_text
