@@ -8,7 +8,9 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +53,7 @@ FLAGS = {  # phrase in a library message -> (attribute of the options, flag)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; the exit code is 0, 2 for a wrong call, 3 for unusable data, 130 after Ctrl-C."""
+    """Run a command; the exit code is 0, 2 for a wrong call, 3 for unusable data, 130 after Ctrl-C or SIGTERM."""
     # Read when torch is loaded. Waiting without spinning costs little on an idle machine, and training is much faster on a
     # busy one, where another program occupies a core.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -64,13 +66,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not _has_working_directory():  # numerical libraries abort there
         return _complain("the working directory was deleted; change to a folder that exists", DataError.exit_code)
     try:
-        options.command(options)
+        with _termination_as_interrupt():
+            options.command(options)
         sys.stdout.flush()  # here, where what goes wrong can still be said
         return 0
     except DebgcdError as error:
         return _complain(_with_flags(str(error), options), error.exit_code)
     except KeyboardInterrupt:
-        return _complain(f"stopped{_how_to_go_on(options)}", 130)
+        again = "; to start again, repeat the command" if options.command is train.train else ""
+        return _complain(f"stopped{_how_to_go_on(options) or again}", 130)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader is gone; print nothing at exit
         return 128 + signal.SIGPIPE
@@ -109,6 +113,20 @@ def _prepare_streams() -> None:
             getattr(sys, name).reconfigure(errors="backslashreplace")
 
 
+@contextmanager
+def _termination_as_interrupt() -> Iterator[None]:
+    """Stop at SIGTERM as at Ctrl-C, with the same words; training has its own way, which lets it end its step."""
+    here = threading.current_thread() is threading.main_thread()
+    if not here or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 def _has_working_directory() -> bool:
     try:
         os.getcwd()
@@ -124,13 +142,14 @@ def _complain(text: str, code: int) -> int:
 
 def _advice(error: OSError, options: argparse.Namespace) -> str:
     """What to do about an OSError: freeing space helps only if the disk is full, and the cache has its own option."""
+    from debgcd.files import FULL
     from debgcd.machine import cache_folder
-    from debgcd.store import FULL
 
     room = "free some space or " if error.errno in FULL else ""
     where = Path(os.path.abspath(error.filename)) if isinstance(error.filename, str) else Path("/")
-    if hasattr(options, "bank") and where.is_relative_to(os.path.abspath(cache_folder(options.cache))):
-        return f"{room}choose another cache folder with --cache, or do without the view bank (--bank off)"
+    with suppress(UsageError):  # no home folder, so no cache either
+        if hasattr(options, "bank") and where.is_relative_to(os.path.abspath(cache_folder(options.cache))):
+            return f"{room}choose another cache folder with --cache, or do without the view bank (--bank off)"
     return f"{room}choose another place"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
 import os
@@ -15,6 +16,7 @@ from typing import Any
 
 from debgcd.errors import UsageError
 
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 FORMULA = re.compile(r"'*[=+\-@\t\r]")  # after quotes, so that a text that begins with some can be read back
 NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?")
 MAX_JSON = 16_000_000  # bytes: parsed, a text can take twenty times its size
@@ -30,15 +32,54 @@ def write_text(path: Path, text: str) -> None:
 def write_bytes(path: Path, content: bytes) -> None:
     """Replace a file's content atomically, as `write_text` does."""
     path = Path(os.path.realpath(path))
-    if path.exists() and not path.is_file() and not path.is_dir():
-        path.write_bytes(content)
-        return
     temporary = path.with_name(f".{path.name}.tmp")
+    with named_errors(path, len(content)):
+        if path.exists() and not path.is_file() and not path.is_dir():
+            path.write_bytes(content)
+            return
+        try:
+            _write_through(temporary, content)
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+class Full(OSError):
+    """A disk that is full: its message says how much was to be written and how much is free."""
+
+
+@contextmanager
+def named_errors(path: Path, size: int | None = None) -> Iterator[None]:
+    """Let errors of writing name the file, and those of a full disk the amounts; the system's own often do neither."""
     try:
-        _write_through(temporary, content)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        yield
+    except OSError as error:
+        if isinstance(error, Full) or (error.errno not in FULL and error.filename is not None):
+            raise
+        if error.errno not in FULL:
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        needed = [] if size is None else [f"{amount(size)} needed"]
+        free = [f"{amount(free_bytes(path))} free"] if error.errno == errno.ENOSPC else []  # a quota is not the disk's
+        amounts = f" ({', '.join(needed + free)})" if needed + free else ""
+        raise Full(error.errno, f"{error.strerror}{amounts}", str(path)) from error
+
+
+def free_bytes(path: Path) -> int:
+    """What is free on the disk of a file or folder that need not be there yet."""
+    return shutil.disk_usage(existing(path)).free
+
+
+def existing(path: Path) -> Path:
+    """The path, or the nearest folder above it that is there."""
+    path = Path(os.path.abspath(path))
+    return next((place for place in (path, *path.parents) if place.exists()), Path(path.anchor))
+
+
+def amount(size: int) -> str:
+    """Bytes in readable form: 2 kB, 35 MB, 16.2 GB."""
+    if size >= 1e9:
+        return f"{size / 1e9:.1f} GB"
+    return f"{size / 1e6:.0f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
 
 
 def _write_through(path: Path, content: bytes) -> None:
@@ -122,6 +163,9 @@ def new_folder(path: Path) -> Iterator[Path]:
             os.close(descriptor)
         shutil.rmtree(path, ignore_errors=True)
         os.replace(temporary, path)
+    except OSError:
+        with named_errors(path):
+            raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 

@@ -9,7 +9,6 @@ after the last flushed record. If two processes need the same store, the second 
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -25,12 +24,11 @@ from numpy.typing import NDArray
 
 from debgcd import __version__
 from debgcd.errors import DataError
-from debgcd.files import read_json, turn, write_bytes, write_json
+from debgcd.files import FULL, amount, read_json, turn, write_bytes, write_json
 from debgcd.progress import say
 
 FACTS, RECORDS, ENDS = "facts.json", "records", "ends"
 SAFE_EVERY = 64_000_000  # bytes between two flushes to disk: the most work that a kill can lose
-FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 @dataclass(frozen=True)
@@ -81,6 +79,13 @@ class Recipe:
 def exists(folder: Path, recipe: Recipe) -> bool:
     """Whether the folder holds this store, judged by its facts and file sizes."""
     return _read(folder / recipe.key, recipe) is not None
+
+
+def missing_bytes(folder: Path, recipe: Recipe) -> int:
+    """About how much is still to be written until the folder holds this store."""
+    if exists(folder, recipe):
+        return 0
+    return max(0, recipe.size - _last(_look((folder / recipe.key).with_suffix(".partial"), recipe)[0]))
 
 
 def open_store(folder: Path, recipe: Recipe) -> Store:
@@ -179,10 +184,3 @@ def _begin(partial: Path, recipe: Recipe) -> None:
 
 def _advice(recipe: Recipe) -> str:
     return f"free some space, choose another cache folder, or do without it ({recipe.otherwise})"
-
-
-def amount(size: int) -> str:
-    """Bytes in readable form: 2 kB, 35 MB, 16.2 GB."""
-    if size >= 1e9:
-        return f"{size / 1e9:.1f} GB"
-    return f"{size / 1e6:.0f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"

@@ -270,6 +270,17 @@ def test_predict_with_bad_input_and_output(
     assert command("predict", finished, shared_folder, "-o", tmp_path / "file" / "out.csv").code == 3
 
 
+def test_predict_without_a_usable_image(command: Command, finished: Path, tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    for name in ("a.png", "b.png"):
+        (tmp_path / "images" / name).write_bytes(b"no image")
+    for more in ([], ["-o", tmp_path / "out.csv"]):
+        said = command("predict", finished, tmp_path / "images", *more)
+        assert (said.code, said.out) == (3, "")
+        assert f"none of the 2 images can be used, e.g. {tmp_path / 'images' / 'b.png'}: not-an-image" in said.complaint
+    assert not (tmp_path / "out.csv").exists()
+
+
 def test_predict_that_fails_does_not_advise_to_resume(
     command: Command, finished: Path, shared_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

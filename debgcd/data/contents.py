@@ -69,10 +69,14 @@ def read_contents(paths: Sequence[Path], cache: Path, on_progress: Report | None
         stamps = list(pool.map(_stamp, paths))  # before the bytes are read, so that no change in between is missed
         digests = [known.get((_key(path), stamp), b"") for path, stamp in zip(paths, stamps, strict=True)]
         unread = [i for i, digest in enumerate(digests) if not digest]
-        for done, (i, digest) in enumerate(zip(unread, pool.map(lambda i: _digest(paths[i]), unread), strict=True), 1):
-            digests[i] = digest
-            if on_progress is not None:
-                on_progress(done, len(unread))
+        try:
+            read = pool.map(lambda i: _digest(paths[i]), unread)
+            for done, (i, digest) in enumerate(zip(unread, read, strict=True), 1):
+                digests[i] = digest
+                if on_progress is not None:
+                    on_progress(done, len(unread))
+        finally:  # told to stop: the files that no thread reads yet are not waited for
+            pool.shutdown(wait=False, cancel_futures=True)
     settled = [i for i in unread if stamps[i][1] < begun - SETTLED]
     _remember([(_key(paths[i]), *stamps[i], digests[i]) for i in settled], cache)
     return Contents(paths, digests, stamps)

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 from debgcd import __version__
 from debgcd.data.benchmarks.facts import Archive, Facts
 from debgcd.errors import DataError, UsageError
-from debgcd.files import lock, new_folder
+from debgcd.files import lock, named_errors, new_folder
 from debgcd.progress import Report, progress, say
 
 UNPACKED = 1.2  # size of the unpacked files relative to the archive: images hardly compress
@@ -197,7 +197,8 @@ def _transfer(address: str, part: Path, room: float, report: Report) -> bool:
             _require_room(part, total - have + room * total)
         with open(part, "ab" if have else "wb") as file:
             while chunk := answer.read(CHUNK):
-                file.write(chunk)
+                with named_errors(part):
+                    file.write(chunk)
                 have += len(chunk)
                 if total is not None:
                     report(-(-have // MB), -(-total // MB))

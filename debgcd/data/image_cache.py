@@ -22,10 +22,12 @@ from debgcd import __version__
 from debgcd.data.contents import read_contents
 from debgcd.data.loader import Files, Opener, ahead, first_reason
 from debgcd.errors import DataError
+from debgcd.files import amount
 from debgcd.options import ViewsConfig
 from debgcd.progress import Report, say
-from debgcd.store import Recipe, Store, amount, open_store
+from debgcd.store import Recipe, Store, missing_bytes, open_store
 
+FOLDER = "images"
 FORMAT = 1  # raise it when the meaning of a cache's bytes changes
 BATCH = 32  # images that a worker hands over together
 SHAPE = np.dtype("<u4")  # a record is h and w, then the pixels, (3, h, w)
@@ -81,6 +83,16 @@ def open_image_cache(
     paths: Sequence[Path], views: ViewsConfig, cache: Path, workers: int, on_progress: Report
 ) -> Opener:
     """The pixels of these images, decoded now if the cache does not hold them."""
+    recipe = _recipe(paths, views, cache, workers, on_progress)
+    return Kept(open_store(cache / FOLDER, recipe), Files(paths, views))
+
+
+def missing_pixels(paths: Sequence[Path], views: ViewsConfig, cache: Path) -> int:
+    """About how many bytes `open_image_cache` would write."""
+    return missing_bytes(cache / FOLDER, _recipe(paths, views, cache, 0, lambda done, total, note="": None))
+
+
+def _recipe(paths: Sequence[Path], views: ViewsConfig, cache: Path, workers: int, on_progress: Report) -> Recipe:
     files, contents = Files(paths, views), read_contents(paths, cache)
 
     def compute(first: int) -> Generator[list[NDArray[np.uint8]]]:
@@ -105,7 +117,7 @@ def open_image_cache(
     }
     otherwise = "run.image_cache: off"
     recipe = Recipe("image cache", facts, len(paths), about_bytes(len(paths), views.resize), compute, check, otherwise)
-    return Kept(open_store(cache / "images", recipe), files)
+    return recipe
 
 
 def _joined(records: list[NDArray[np.uint8] | str]) -> tuple[Tensor, NDArray[np.int64]] | str:

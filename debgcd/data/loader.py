@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from debgcd.data.contents import gone
 from debgcd.data.decode import Unusable, decoded
 from debgcd.data.sampler import Draws
 from debgcd.data.views import CENTRE, PLAIN, TWO_PLAIN, Cuts, Kinds, cut_view, random_cuts, resize_short_side
+from debgcd.data.workers import begin_patient_worker
 from debgcd.errors import DataError
 from debgcd.machine import cores
 from debgcd.options import ViewsConfig
@@ -86,7 +86,7 @@ def ahead(
         num_workers=workers,
         prefetch_factor=2 if workers else None,
         collate_fn=together,
-        worker_init_fn=_leave_interrupts_to_the_parent,
+        worker_init_fn=_begin,
     )
     for batch in loader:
         if isinstance(batch, str):
@@ -116,5 +116,5 @@ def centre_items(numbers: NDArray[np.int64], batch: int) -> Iterator[list[Item]]
         yield [(int(number), CENTRE, (PLAIN,)) for number in numbers[start : start + batch]]
 
 
-def _leave_interrupts_to_the_parent(worker: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides when to stop
+def _begin(worker: int) -> None:
+    begin_patient_worker()

@@ -12,7 +12,7 @@ from debgcd.data.rows import SPLITS, Manifest, Row, Skipped, assemble, label_tex
 from debgcd.data.scan import scan
 from debgcd.data.sources import COLUMNS, read_manifest
 from debgcd.errors import DataError, UsageError
-from debgcd.files import csv_text, write_text
+from debgcd.files import csv_text, named_errors, write_text
 
 __all__ = [
     "Manifest",
@@ -91,7 +91,8 @@ def from_arrays(
     paths = []
     for i, image in enumerate(images):
         paths.append(folder / f"{i:06d}.png")
-        Image.fromarray(_uint8(np.asarray(image), i)).save(paths[-1], compress_level=1)
+        with named_errors(paths[-1]):
+            Image.fromarray(_uint8(np.asarray(image), i)).save(paths[-1], compress_level=1)
     return from_paths(paths, columns["labels"], columns["truths"])
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from debgcd.data.decode import Reason, Unusable, decode
 from debgcd.data.rows import Manifest, Skipped, shown
+from debgcd.data.workers import begin_worker
 from debgcd.machine import cores
 
 FEW = 256  # with fewer files, starting processes takes longer than it saves
@@ -72,12 +73,15 @@ def _pooled(paths: Sequence[Path], workers: int) -> Iterator[tuple[int, list[Ver
         except BrokenProcessPool:  # workers cannot start: a script without `if __name__ == "__main__"`, or no memory
             yield from _here(paths, workers)
             return
-        with suppress(BrokenProcessPool):
-            futures = {pool.submit(check_files, paths[start : start + CHUNK]): start for start in sorted(left)}
-            for future in as_completed(futures):
-                chunk = future.result()
-                left.discard(futures[future])
-                yield futures[future], chunk
+        try:
+            with suppress(BrokenProcessPool):
+                futures = {pool.submit(check_files, paths[start : start + CHUNK]): start for start in sorted(left)}
+                for future in as_completed(futures):
+                    chunk = future.result()
+                    left.discard(futures[future])
+                    yield futures[future], chunk
+        finally:  # told to stop: the files that no worker has yet are not waited for
+            pool.shutdown(wait=False, cancel_futures=True)
     if left:  # a worker died: check the rest one by one to find the cause
         yield from _one_by_one(paths, sorted(left))
 
@@ -101,4 +105,4 @@ def _one_by_one(paths: Sequence[Path], starts: Sequence[int]) -> Iterator[tuple[
 def _pool(workers: int) -> ProcessPoolExecutor:
     """Fresh processes: a fork would copy torch's locks in an arbitrary state."""
     method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-    return ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context(method))
+    return ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context(method), initializer=begin_worker)

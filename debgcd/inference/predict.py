@@ -11,7 +11,7 @@ from torch import Tensor
 
 from debgcd.data.loader import default_workers, from_files
 from debgcd.data.manifest import Manifest, Skipped, scan
-from debgcd.errors import UsageError
+from debgcd.errors import DataError, UsageError
 from debgcd.files import csv_text
 from debgcd.inference.infer import TOP, Inference, features, infer
 from debgcd.inference.model import Category, Model, load_model
@@ -77,6 +77,9 @@ def open_model(folder: Path, cache: Path, backbone: str | None = None) -> Model:
 def predict(model: Model, manifest: Manifest, workers: int | None = None) -> Predictions:
     """Categories, confidence and novelty of the images of a manifest, with the columns of predictions.csv."""
     usable = usable_images(manifest, workers)
+    if not len(usable):
+        broken = usable.skipped[-1]
+        raise DataError(f"none of the {len(manifest)} images can be used, e.g. {broken.file}: {broken.reason}")
     inference = ask(model, usable, workers)
     return Predictions(prediction_rows(usable.paths, inference, model.categories), usable.skipped)
 

@@ -24,7 +24,7 @@ from debgcd.data.views import CENTRE, PLAIN, TWO_PLAIN, Cuts, Kinds, random_cuts
 from debgcd.inference.tokens import CENTRE_BATCH
 from debgcd.model.backbone import Backbone
 from debgcd.options import ViewsConfig
-from debgcd.store import Recipe, Store, exists, open_store
+from debgcd.store import Recipe, Store, exists, missing_bytes, open_store
 
 FORMAT = 3  # raise it when the meaning of a bank's bytes changes
 FOLDER = "banks"
@@ -129,6 +129,14 @@ def has_bank(
     """Whether the cache holds the bank of these images."""
     recipe = _recipe(backbone, paths, views, kinds, cache, 0, lambda done, total: None)
     return exists(cache / FOLDER, recipe)
+
+
+def missing_views(
+    backbone: Backbone, paths: Sequence[Path], views: ViewsConfig, cache: Path, kinds: Kinds = TWO_PLAIN
+) -> int:
+    """How many bytes `open_bank` would write."""
+    recipe = _recipe(backbone, paths, views, kinds, cache, 0, lambda done, total: None)
+    return missing_bytes(cache / FOLDER, recipe)
 
 
 def _recipe(

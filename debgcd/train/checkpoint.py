@@ -22,7 +22,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from debgcd.errors import DataError
-from debgcd.files import new_folder, read_json, write_json
+from debgcd.files import named_errors, new_folder, read_json, write_json
 from debgcd.model.network import Network
 
 TENSORS, FACTS = "state.safetensors", "state.json"
@@ -107,7 +107,8 @@ def write(folder: Path, state: State) -> None:
     """One checkpoint."""
     with new_folder(folder / f"step-{state.step:08d}") as new:
         content = save_tensors({name: value.cpu().contiguous() for name, value in state.tensors.items()})
-        (new / TENSORS).write_bytes(content)  # not safetensors' own writing: it hides what a full disk says
+        with named_errors(folder / f"step-{state.step:08d}" / TENSORS, len(content)):
+            (new / TENSORS).write_bytes(content)  # not safetensors' own writing: it hides what a full disk says
         sha256 = hashlib.sha256(content).hexdigest()
         write_json(new / FACTS, {"step": state.step, "sha256": sha256, **state.facts})
 

@@ -22,7 +22,7 @@ from debgcd.cluster.estimate_k import Estimate, Way, estimate_k
 from debgcd.data.image_cache import decide_image_cache
 from debgcd.data.manifest import Manifest
 from debgcd.errors import DataError, UsageError
-from debgcd.files import write_json, write_text
+from debgcd.files import amount, write_json, write_text
 from debgcd.inference.model import load_model
 from debgcd.inference.tokens import Tokens
 from debgcd.machine import cache_folder
@@ -33,7 +33,6 @@ from debgcd.model.load import load_backbone, load_default
 from debgcd.model.precision import gains_from_bf16, pick_device, pick_precision
 from debgcd.options import Config, ViewsConfig
 from debgcd.progress import progress, say
-from debgcd.store import amount
 from debgcd.train.bank import bank_bytes, has_bank, stored_kinds, token_shape
 from debgcd.train.loop import length
 from debgcd.train.run import Run

@@ -24,6 +24,7 @@ from debgcd.progress import progress, say
 from debgcd.train.decide import decide, decide_k, run_backbone
 from debgcd.train.finish import evaluate, unlabelled, write_evaluation
 from debgcd.train.loop import train
+from debgcd.train.room import require_room
 from debgcd.train.run import Run, new_run, open_run, require_same_images
 from debgcd.train.run import create as create_run
 from debgcd.train.setup import Setup, centre_tokens, open_tokens, prepare
@@ -52,6 +53,7 @@ def _begin(manifest: Manifest, config: Config, folder: Path, verify: bool) -> Ru
     for line in lost_classes(listed, manifest):
         say(f"known classes: {line}")
     config, backbone = decide(config, manifest)
+    require_room(config, manifest, backbone, folder)
     return _to_the_end(create_run(folder, config, manifest, _contents(manifest, config)), backbone)
 
 

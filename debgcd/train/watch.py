@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from debgcd.data.manifest import Manifest
 from debgcd.errors import UsageError
 from debgcd.evaluate import novelty_auroc, score
-from debgcd.files import parse_json, write_bytes
+from debgcd.files import named_errors, parse_json, write_bytes
 from debgcd.inference.infer import Inference
 from debgcd.train.run import Run
 from debgcd.train.setup import Setup
@@ -79,8 +79,9 @@ class Metrics:
         plain = {
             name: None if isinstance(value, float) and np.isnan(value) else value for name, value in values.items()
         }
-        self._file.write(json.dumps({"step": step, **plain}) + "\n")
-        self._file.flush()
+        with named_errors(self._path):
+            self._file.write(json.dumps({"step": step, **plain}) + "\n")
+            self._file.flush()
         if self._board is not None:
             for name, value in plain.items():
                 if isinstance(value, (int, float)):

@@ -265,9 +265,15 @@ def test_a_bank_of_centre_crops_alone(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_auto_takes_a_bank_that_is_there_though_the_disk_is_full(
     train: Train, shared_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    more = ("--cache", tmp_path / "cache", "--set", "run.image_cache=off")
+    cache = tmp_path / "cache"
+    more = ("--cache", cache, "--set", "run.image_cache=off")
     assert "view bank: on (" in train(shared_folder, tmp_path / "first", *more, "--bank", "on", schedule__steps=2).err
-    monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 1000}))
+
+    def usage(path: Path) -> Any:
+        """The cache's disk is full; the run's own needs room for its checkpoints."""
+        return type("Usage", (), {"free": 1000 if Path(path).is_relative_to(cache) else 10**12})
+
+    monkeypatch.setattr("shutil.disk_usage", usage)
     said = train(shared_folder, tmp_path / "again", *more, "--bank", "auto", schedule__steps=2)
     assert said.code == 0 and "view bank: on (" in said.err
     said = train(shared_folder, tmp_path / "other", *more, "--bank", "auto", schedule__steps=2, views__seed=1)

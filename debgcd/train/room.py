@@ -1,0 +1,86 @@
+"""Whether the disks have room for a run, asked before it begins and not when the last checkpoint is written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from torch import Tensor
+
+from debgcd.data.image_cache import about_bytes, missing_pixels
+from debgcd.data.manifest import Manifest
+from debgcd.errors import DataError
+from debgcd.files import amount, existing, free_bytes
+from debgcd.machine import cache_folder
+from debgcd.methods import METHODS, create
+from debgcd.methods.base import Sizes
+from debgcd.model.backbone import Backbone
+from debgcd.options import Config
+from debgcd.train.bank import bank_bytes, missing_views, stored_kinds, token_shape
+from debgcd.train.loop import length
+from debgcd.train.setup import build
+
+ROW = 500  # bytes per image in the tables of a run, about
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a run writes to one place."""
+
+    what: str
+    place: Path
+    size: int  # bytes
+    otherwise: str  # how to do with less
+
+
+def require_room(config: Config, manifest: Manifest, backbone: Backbone, folder: Path) -> None:
+    """Refuse a run that does not fit on its disks; `config` with all but K decided."""
+    cache, paths = cache_folder(config.run.cache), manifest.training_paths
+    needs = [
+        Need("checkpoints and model", folder, run_bytes(config, manifest, backbone), "choose another run directory")
+    ]
+    without = "choose another cache folder, or do without it"
+    if config.views.bank == "on":
+        kinds = stored_kinds(METHODS[config.method].views)
+        size = bank_bytes(len(paths), config.views, token_shape(backbone, config.views.size), kinds)
+        if size > free_bytes(cache):  # hashing all images only where it may matter
+            size = missing_views(backbone, paths, config.views, cache, METHODS[config.method].views)
+        needs.append(Need("the view bank", cache, size, f"{without} (views.bank: off)"))
+    if config.run.image_cache == "on":
+        size = about_bytes(len(paths), config.views.resize)
+        if size > free_bytes(cache):
+            size = missing_pixels(paths, config.views, cache)
+        needs.append(Need("the image cache", cache, size, f"{without} (run.image_cache: off)"))
+    disks: dict[int, list[Need]] = {}
+    for need in needs:
+        disks.setdefault(os.stat(existing(need.place)).st_dev, []).append(need)
+    for shared in disks.values():
+        free = free_bytes(shared[0].place)
+        if sum(need.size for need in shared) > free:
+            listed = " and ".join(
+                f"{amount(need.size)} in {need.place} for {need.what}" for need in shared if need.size
+            )
+            largest = max(shared, key=lambda need: need.size)
+            raise DataError(
+                f"the run needs {listed}, but only {amount(free)} is free; free some space, or {largest.otherwise}"
+            )
+
+
+def run_bytes(config: Config, manifest: Manifest, backbone: Backbone) -> int:
+    """The most that a run's directory holds at one time, about: checkpoints, the best one, the model, the tables."""
+    images, known = len(manifest.training_rows), len(manifest.classes)
+    k = config.k or min(2 * known * config.k_times, images)
+    method = create(replace(config, k=k), Sizes(backbone.width, k, known, images))
+    network = build(method, backbone)
+    model = _bytes(network.state().values())
+    momentum = _bytes(network.trained().values()) if method.trains else 0
+    long = length(config.schedule, images, method.trains)
+    saved = min(config.run.keep + 1, long.steps // config.run.checkpoint_every + 1)  # one more before the oldest goes
+    best = 2 * model if config.model_kept == "best-old" else 0
+    return saved * (model + momentum + _bytes(network.remembered().values())) + best + model + ROW * len(manifest)
+
+
+def _bytes(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
