@@ -229,12 +229,12 @@ def _parquet_records(source: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     try:
         with pyarrow.parquet.ParquetFile(source) as file:
             table = file.read()
-    except (pyarrow.ArrowException, OSError) as error:
-        raise DataError(
-            f"{shown(source)} is not a readable Parquet file ({str(error)[:100]}); write it again"
-        ) from error
-    # pandas stores the index of a table in such columns
-    table = table.drop_columns([name for name in table.column_names if name.startswith("__index_level_")])
-    _check_columns(source, table.column_names)
-    for number, record in enumerate(table.to_pylist(), 1):
+        # pandas stores the index of a table in such columns
+        places = [i for i, name in enumerate(table.column_names) if not name.startswith("__index_level_")]
+        records = table.select(places).to_pylist()
+    except Exception as error:  # pyarrow raises its own errors, OSErrors, and on damaged texts and dates ValueErrors
+        why = " ".join(str(error).split())[:100]
+        raise DataError(f"{shown(source)} is not a readable Parquet file ({why}); write it again") from error
+    _check_columns(source, [table.column_names[i] for i in places])
+    for number, record in enumerate(records, 1):
         yield f"row {number}", {**record, "label": label_text(record.get("label"))}
