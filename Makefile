@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: setup demo bench test lint clean
+.PHONY: setup demo bench test soak lint clean
 
 setup: $(STAMP)
 
@@ -27,6 +27,10 @@ lint: setup
 
 test: lint
 	$(BIN)/pytest
+
+# 10 000 damaged inputs per reader, others each time; `make test` has 150 each
+soak: setup
+	DEBGCD_FUZZ=10000 $(BIN)/pytest tests/fuzz
 
 clean:
 	rm -rf .venv build dist *.egg-info demo-run .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -7,6 +7,7 @@ import os
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,74 +17,106 @@ from sklearn.base import BaseEstimator
 
 from debgcd import config as configuration
 from debgcd.data.decode import Reason
+from debgcd.data.given import given_column, given_images
 from debgcd.data.manifest import Manifest, from_arrays, from_paths
+from debgcd.data.rows import label_text
 from debgcd.errors import UsageError
+from debgcd.files import write_json
 from debgcd.inference import predict as prediction
-from debgcd.inference.model import Category, Model, save_model
+from debgcd.inference.model import LABELS, Category, Label, Model, save_model
 from debgcd.machine import cache_folder
+from debgcd.options import Config, k_values
 from debgcd.train.decide import choose_preset
 from debgcd.train.run import require_new
 from debgcd.train.start import begin
 
-Images = Sequence[Any] | NDArray[Any]  # paths or arrays
+Images = Sequence[Any] | NDArray[Any]  # see `Discoverer`
 
 
 class Discoverer(BaseEstimator):
     """Assigns every image to a known class or a newly discovered category.
 
-    Images are paths, or arrays of shape (H, W), (H, W, 3) or (H, W, 4), uint8 or float 0..1. In `y`, -1, None and NaN
-    mean unlabelled. Categories are numbers: the known classes are 0..M-1, sorted as strings, followed by the discovered
-    categories; `categories_` describes each one. A file that cannot be used gets category -1 and a warning.
+    X is a list or column of images of one kind: paths, arrays (H, W), (H, W, 3) or (H, W, 4), PIL images, or tensors
+    (H, W), (3, H, W) or (H, W, 3); values are uint8 or floats in 0..1. In `y`, -1, None and NaN mean unlabelled.
+    Categories are numbers: the known classes are 0..M-1, sorted as strings, followed by the discovered categories.
+    `classes_` has the label of each category, as given in `y` or "new-01", ...; `categories_` describes each one. A file
+    that cannot be used gets category -1 and a warning.
 
     >>> discoverer = Discoverer(k=10, seed=0).fit(paths, y)      # doctest: +SKIP
-    >>> discoverer.categories_[discoverer.predict(new)[0]].id    # doctest: +SKIP
-    'new-03'
+    >>> discoverer.predict_labels(new)                           # doctest: +SKIP
+    array([7, 'new-03'], dtype=object)
 
-    k: total number of categories, known and new (None: estimated). preset: None picks the one that suits the data.
-    run: run directory to keep (None: a temporary one). overrides: configuration values, e.g. {"schedule": {"steps": 100}}.
+    k: total number of categories, known and new (None or "auto": estimated; "2x": twice the estimate). preset: None picks
+    the one that suits the data. backbone: "dino" or "dinov2" (the paper's two, with 224 px views), "lite0", a hub id, a
+    folder or a .pth file. run: run directory to keep (None: a temporary one). overrides: configuration values, e.g.
+    {"schedule": {"steps": 100}}.
     """
 
     def __init__(
         self,
-        k: int | None = None,
+        k: int | str | None = None,
         *,
         method: str = "debgcd",
         preset: str | None = None,
+        backbone: str | os.PathLike[str] | None = None,
         seed: int = 0,
         run: str | os.PathLike[str] | None = None,
         cache: str | os.PathLike[str] | None = None,
         overrides: Mapping[str, Any] | None = None,
     ):
         self.k, self.method, self.preset, self.seed = k, method, preset, seed
-        self.run, self.cache, self.overrides = run, cache, overrides
+        self.backbone, self.run, self.cache, self.overrides = backbone, run, cache, overrides
 
     def fit(self, X: Images, y: Iterable[Any]) -> Discoverer:
-        """Train on labelled and unlabelled images; sets `labels_` (the category of each image) and `categories_`."""
+        """Train on labelled and unlabelled images; sets `labels_`, the category of each image."""
+        X, y = given_images(X), given_column("y", y)
         if self.run is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="debgcd-")  # deleted together with this object
         folder = Path(self._temporary.name) / "run" if self.run is None else Path(self.run)
-        X = list(X)
         require_new(folder)
         given = _listed(X, folder / "images", y)
-        config = configuration.compose(self.preset or choose_preset(given), method=self.method)
-        fixed = {
-            "k": None if self.k is None else operator.index(self.k),
-            "method": self.method,
-            "seed": operator.index(self.seed),
-        }
-        if self.cache is not None:
-            config = configuration.override(config, {"run": {"cache": os.fspath(self.cache)}}, where="Discoverer")
-        for name in {"k", "method", "preset", "seed"} & set(self.overrides or {}):
-            raise UsageError(f"Discoverer: give {name} as an argument of its own, not in overrides")
-        config = configuration.override(config, {**(self.overrides or {}), **fixed}, where="Discoverer")
-        self.run_ = begin(given, config, folder)
-        self._model = prediction.open_model(folder, cache_folder(self.cache))
+        self.run_ = begin(given, self._config(given), folder)
+        model = prediction.open_model(folder, cache_folder(self.cache))
+        labels = _labels(y, [category.id for category in model.categories if category.known])
+        if labels is not None:
+            write_json(self.run_.model / LABELS, labels)
+        self._model = replace(model, labels=labels)
         self.labels_ = self.predict(X)
         return self
+
+    def _config(self, given: Manifest) -> Config:
+        fixed = {**_k_values(self.k), "method": self.method, "seed": _whole("seed", self.seed)}
+        overrides = {} if self.overrides is None else self.overrides
+        if not isinstance(overrides, Mapping):
+            raise UsageError(f"overrides must be a mapping of configuration values, not {overrides!r:.80}")
+        section = overrides.get("backbone")
+        twice = {"k", "method", "preset", "seed"} & set(overrides)
+        if self.backbone is not None and isinstance(section, Mapping) and "name" in section:
+            twice.add("backbone")
+        for name in sorted(twice):
+            raise UsageError(f"Discoverer: give {name} as an argument of its own, not in overrides")
+        backbone = None if self.backbone is None else os.fspath(self.backbone)
+        short = backbone if backbone in configuration.names("backbone") else None
+        config = configuration.compose(self.preset or choose_preset(given), None, short, method=self.method)
+        changes: list[Mapping[str, Any]] = [] if short == backbone else [{"backbone": {"name": backbone}}]
+        changes += [] if self.cache is None else [{"run": {"cache": os.fspath(self.cache)}}]
+        return configuration.override_all(config, [(each, "Discoverer") for each in (*changes, overrides, fixed)])
 
     def predict(self, X: Images) -> NDArray[np.int64]:
         """The category of each image, (N,); -1 for a file that cannot be used."""
         return self._each(X, lambda usable: prediction.ask(self._fitted(), usable).category, fill=-1)
+
+    def predict_labels(self, X: Images) -> NDArray[Any]:
+        """The label of each image as in `classes_`, (N,); None for a file that cannot be used.
+
+        The array's type is that of the labels if they have one type in common, otherwise object.
+        """
+        classes = [*self.classes_.tolist(), None]
+        return _array([classes[category] for category in self.predict(X)])  # -1 is the last
+
+    def predict_proba(self, X: Images) -> NDArray[np.float32]:
+        """The probability of each category, (N, K); NaN for a file that cannot be used."""
+        return self._each(X, lambda usable: prediction.ask_all(self._fitted(), usable), fill=np.nan)
 
     def transform(self, X: Images) -> NDArray[np.float32]:
         """The feature of each image, (N, width); NaN for a file that cannot be used."""
@@ -99,7 +132,14 @@ class Discoverer(BaseEstimator):
     def table(self, X: Images) -> list[prediction.Prediction]:
         """One row per usable image with the columns of predictions.csv, ready for a data frame."""
         with tempfile.TemporaryDirectory(prefix="debgcd-") as folder:
-            return prediction.predict(self._fitted(), _listed(list(X), Path(folder))).rows
+            return prediction.predict(self._fitted(), _listed(given_images(X), Path(folder))).rows
+
+    @property
+    def classes_(self) -> NDArray[Any]:
+        """The label of each category, (K,): those of the known classes as given in `y`, then the ids of the new ones."""
+        model = self._fitted()
+        ids: list[Any] = [category.id for category in model.categories]
+        return _array(ids if model.labels is None else [*model.labels, *ids[len(model.labels) :]])
 
     @property
     def categories_(self) -> list[Category]:
@@ -110,7 +150,7 @@ class Discoverer(BaseEstimator):
         """Write a model folder that `debgcd predict` and `Discoverer.load` can read."""
         model, folder = self._fitted(), Path(path)
         require_new(folder)
-        save_model(folder, model.network.state(), model.config, model.categories, model.images)
+        save_model(folder, model.network.state(), model.config, model.categories, model.images, model.labels)
 
     @classmethod
     def load(
@@ -123,7 +163,9 @@ class Discoverer(BaseEstimator):
         """A fitted Discoverer from a model folder or a run directory."""
         model = prediction.open_model(Path(path), cache_folder(cache), backbone)
         config = model.config
-        found = cls(config.k, method=config.method, preset=config.preset, seed=config.seed, cache=cache)
+        found = cls(
+            config.k, method=config.method, preset=config.preset, seed=config.seed, backbone=backbone, cache=cache
+        )
         found._model = model
         return found
 
@@ -138,7 +180,7 @@ class Discoverer(BaseEstimator):
     def _each(self, X: Images, ask: Callable[[Manifest], NDArray[Any] | None], fill: float) -> NDArray[Any]:
         """Call `ask` with the usable images and return the answers in the order of X, with `fill` for unusable ones."""
         self._fitted()
-        X = list(X)
+        X = given_images(X)
         with tempfile.TemporaryDirectory(prefix="debgcd-") as folder:
             given = _listed(X, Path(folder))
             usable = prediction.usable_images(given, None)
@@ -146,7 +188,8 @@ class Discoverer(BaseEstimator):
             assert answers is not None
             # match by file, not by name: a file given twice, or through a link, is one manifest row but needs two answers
             place = {_file(path): i for i, path in enumerate(usable.paths)}
-            rows = [place.get(_file(path)) for path in (given.paths if _are_arrays(X) else X)]
+            files: Iterable[Any] = given.paths if _are_arrays(X) else X
+            rows = [place.get(_file(path)) for path in files]
         result = np.full((len(X), *answers.shape[1:]), fill, dtype=answers.dtype)
         for i, row in enumerate(rows):
             if row is not None:
@@ -163,6 +206,40 @@ class Discoverer(BaseEstimator):
 def _listed(X: Images, folder: Path, y: Iterable[Any] | None = None) -> Manifest:
     """The images as a manifest; arrays are written to `folder` as lossless PNG files."""
     return from_arrays(list(X), y, folder) if _are_arrays(X) else from_paths(X, y)
+
+
+def _k_values(k: int | str | None) -> dict[str, Any]:
+    if isinstance(k, str):
+        if (found := k_values(k)) is None:
+            raise UsageError(f"k must be a whole number, 'auto', or a factor such as '2x', not {k!r:.80}")
+        return found
+    return {"k": None if k is None else _whole("k", k)}
+
+
+def _whole(name: str, value: Any) -> int:
+    try:
+        return operator.index(value)
+    except TypeError as error:
+        raise UsageError(f"{name} must be a whole number, not {value!r:.80}") from error
+
+
+def _labels(y: Iterable[Any], ids: list[str]) -> tuple[Label, ...] | None:
+    """The label in y of each known class, None if all are the ids; of labels with the same text, the first counts."""
+    found: dict[str | None, Any] = {}
+    for label in y:
+        found.setdefault(label_text(label), label.item() if hasattr(label, "item") else label)
+    numbers = {name: label for name, label in found.items() if type(label) in (int, float, bool) and np.isfinite(label)}
+    labels = [numbers.get(name, name) for name in ids]
+    return None if labels == ids else tuple(labels)
+
+
+def _array(values: list[Any]) -> NDArray[Any]:
+    """One-dimensional, of the values' common type if they have one, otherwise of objects."""
+    if len({type(value) for value in values}) == 1 and isinstance(values[0], int | float | bool | str):
+        return np.array(values)
+    found = np.empty(len(values), dtype=object)
+    found[:] = values
+    return found
 
 
 def _file(path: str | os.PathLike[str]) -> str:

@@ -5,8 +5,17 @@ Each field states its reason and, for a number, its range: `debgcd config` print
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+
+def k_values(text: str) -> dict[str, Any] | None:
+    """The configuration values that "auto" and a factor such as "2x" stand for; None for other texts."""
+    times = re.fullmatch(r"([0-9]{1,9})x", text)
+    if text == "auto" or times:
+        return {"k": None, "k_times": int(times[1]) if times else 1}
+    return None
 
 
 def option(default: Any, why: str, least: float | None = None, most: float | None = None) -> Any:

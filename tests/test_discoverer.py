@@ -8,13 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
+import torch
 from PIL import Image
 from sklearn.base import clone
 
 import debgcd
 from debgcd import Discoverer
-from debgcd.errors import DataError, UsageError
+from debgcd.config import compose
+from debgcd.data.manifest import from_paths
+from debgcd.errors import DataError, DebgcdError, UsageError
 
 SETTINGS = {
     "backbone": {"name": "lite0"},
@@ -121,6 +125,148 @@ def test_numbers_as_labels_are_sorted_as_text(tmp_path: Path) -> None:
     assert [category.id for category in found.categories_[:2]] == ["10", "9"]
 
 
+@pytest.fixture(scope="module")
+def numbered(tmp_path_factory: pytest.TempPathFactory, paths: list[Path]) -> Discoverer:
+    """Known classes 10 and 9, in this order, because they are sorted as text."""
+    tmp = tmp_path_factory.mktemp("numbered")
+    y = np.array([9, 10, 9, 10] + [-1] * 12)
+    return new(tmp, method="sskmeans", overrides=PLAIN, run=tmp / "run").fit(paths, y)
+
+
+def test_classes_have_the_callers_labels(numbered: Discoverer, fitted: Discoverer, paths: list[Path]) -> None:
+    assert numbered.classes_.tolist() == [10, 9, "new-01", "new-02"]
+    assert [type(label) for label in numbered.classes_] == [int, int, str, str]
+    assert fitted.classes_.tolist() == ["ant", "cat", "new-01", "new-02"]
+    found = numbered.predict_labels(paths)
+    assert found.dtype == object
+    assert found.tolist() == [numbered.classes_[category] for category in numbered.predict(paths)]
+    assert found[:2].tolist() == [9, 10]  # what y says of them
+    assert fitted.predict_labels(paths).dtype.kind == "U"
+
+
+def test_labels_keep_their_types_on_disk(tmp_path: Path, numbered: Discoverer, paths: list[Path]) -> None:
+    numbered.save(tmp_path / "model")
+    for place in (tmp_path / "model", numbered.run_.folder):
+        loaded = Discoverer.load(place, cache=tmp_path / "cache")
+        assert [type(label) for label in loaded.classes_] == [int, int, str, str]
+        assert loaded.predict_labels(paths).tolist() == numbered.predict_labels(paths).tolist()
+
+
+@pytest.mark.parametrize("content", ["[9, 10]", "[10]", '["10", [9]]', "{}", "[" * 1000, "[10, 9.5]"])
+def test_labels_that_are_not_those_of_the_classes_are_refused(
+    tmp_path: Path, numbered: Discoverer, content: str
+) -> None:
+    numbered.save(tmp_path / "model")
+    (tmp_path / "model" / "labels.json").write_text(content)
+    with pytest.raises(DataError, match=r"labels\.json cannot be read"):
+        Discoverer.load(tmp_path / "model", cache=tmp_path / "cache")
+
+
+def test_labels_of_any_type(tmp_path: Path) -> None:
+    """Numbers and truth values come back as they are, other objects as text; of 2 and "2", the first counts."""
+    y = [True, 2.5, 2, "2", Path("a"), float("inf")] + [None] * 10
+    found = new(tmp_path, method="kmeans", overrides=PLAIN).set_params(k=6).fit(arrays(), y)
+    assert found.classes_.tolist() == [2, 2.5, True, "a", "inf", "new-01"]
+    found.save(tmp_path / "model")
+    assert Discoverer.load(tmp_path / "model", cache=tmp_path / "cache").classes_.tolist() == found.classes_.tolist()
+
+
+def test_a_file_that_cannot_be_used_has_no_label(numbered: Discoverer, folder: Path, paths: list[Path]) -> None:
+    with pytest.warns(UserWarning, match="1 of 2"):
+        assert numbered.predict_labels([paths[0], folder / "broken.png"]).tolist() == [9, None]
+
+
+def test_probabilities_of_all_categories(fitted: Discoverer, folder: Path, paths: list[Path]) -> None:
+    found = fitted.predict_proba(paths)
+    assert found.shape == (len(paths), K)
+    np.testing.assert_allclose(found.sum(1), 1, atol=1e-5)
+    assert found.argmax(1).tolist() == fitted.predict(paths).tolist()
+    np.testing.assert_allclose(found.max(1), [row["confidence"] for row in fitted.table(paths)], atol=1e-6)
+    with pytest.warns(UserWarning, match="1 of 2"):
+        assert np.isnan(fitted.predict_proba([folder / "broken.png", paths[0]])).all(1).tolist() == [True, False]
+
+
+def tensors(channels_first: bool) -> list[torch.Tensor]:
+    found = [torch.from_numpy(image) for image in arrays()]
+    return [image.permute(2, 0, 1) for image in found] if channels_first else found
+
+
+SAME_IMAGES = {
+    "PIL images": lambda paths: [Image.fromarray(image) for image in arrays()],
+    "PIL images from files": lambda paths: [Image.open(path) for path in paths],
+    "tensors": lambda paths: tensors(channels_first=False),
+    "tensors, channels first": lambda paths: tensors(channels_first=True),
+    "tensors of floats": lambda paths: [image.float() / 255 for image in tensors(channels_first=True)],
+    "a series": lambda paths: pandas.Series(paths, index=range(5, 5 + len(paths))),
+    "a table of one column": lambda paths: pandas.DataFrame({"path": [str(path) for path in paths]}),
+    "a generator": lambda paths: iter(paths),
+    "an array of texts": lambda paths: np.array([str(path) for path in paths]),
+}
+
+
+@pytest.mark.parametrize("case", SAME_IMAGES)
+def test_images_may_be_given_as(fitted: Discoverer, paths: list[Path], case: str) -> None:
+    np.testing.assert_array_equal(fitted.transform(SAME_IMAGES[case](paths)), fitted.transform(paths))
+
+
+def test_a_stack_of_tensors_is_a_list_of_images(fitted: Discoverer) -> None:
+    alike = np.stack([image[:20] for image in arrays()])
+    stack = torch.from_numpy(alike).permute(0, 3, 1, 2)
+    np.testing.assert_array_equal(fitted.transform(stack), fitted.transform(alike))
+
+
+IMAGE = np.zeros((8, 8, 3), np.uint8)
+REFUSED = {
+    "a text": ("a.jpg", r"the single path 'a\.jpg'; put it into a list, e\.g\. predict\(\[image\]\)"),
+    "a path": (Path("a.jpg"), "the single path"),
+    "an array": (IMAGE, r"a single image of shape \(8, 8, 3\)"),
+    "a grey array": (IMAGE[..., 0], r"a single image of shape \(8, 8\)"),
+    "a PIL image": (Image.fromarray(IMAGE), "a single PIL image"),
+    "a tensor": (torch.zeros(3, 8, 8), r"a single image of shape \(3, 8, 8\)"),
+    "a table": (pandas.DataFrame({"label": ["x"], "path": ["a.jpg"]}), r"label, path\); pass one of them, e\.g\. table\['path'\]"),
+    "a number": (3, "must be a list with one entry per image, not a int"),
+    "a mapping": ({"a.jpg": 1}, "not a dict"),
+    "a set": ({"a.jpg"}, "not a set"),
+    "nothing": (None, "not a NoneType"),
+    "paths and arrays": (["a.jpg", "b.jpg", IMAGE], r"mixes paths and arrays \(items 0 and 2\)"),
+    "arrays and tensors": ([IMAGE, torch.zeros(8, 8)], "mixes arrays and tensors"),
+    "a gap": (["a.jpg", None], "item 1 of X is None; give paths, arrays, PIL images or tensors"),
+    "numbers": ([1.5, 2.5], "item 0 of X is a float"),
+    "bytes": ([b"a.jpg"], "item 0 of X is a bytes"),
+    "a tensor of five channels": ([torch.zeros(5, 8, 8)], r"item 0 of X has the shape \(5, 8, 8\)"),
+    "an array of five channels": ([np.zeros((8, 8, 5), np.uint8)], r"shape \(8, 8, 5\)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_images_that_are_refused_in_words(fitted: Discoverer, case: str) -> None:
+    given, says = REFUSED[case]
+    for ask in (fitted.predict, fitted.table, fitted.predict_proba):
+        with pytest.raises(DebgcdError, match=says):
+            ask(given)
+
+
+def test_labels_may_be_a_column(tmp_path: Path, paths: list[Path]) -> None:
+    table = pandas.DataFrame({"path": paths, "label": [1.0, 2.0, 1.0, 2.0] + [None] * 12})
+    found = new(tmp_path, method="kmeans", overrides=PLAIN)
+    with pytest.raises(UsageError, match="y is a table with 2 columns"):
+        found.fit(table["path"], table)
+    assert found.fit(table["path"], table["label"]).classes_[:2].tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize(("k", "times"), [("auto", 1), ("2x", 2), (None, 1)])
+def test_k_as_on_the_command_line(k: str | None, times: int, paths: list[Path]) -> None:
+    config = Discoverer(k, preset="small")._config(from_paths(paths, LABELS))
+    assert (config.k, config.k_times) == (None, times)
+
+
+def test_a_backbone_as_on_the_command_line(paths: list[Path]) -> None:
+    given = from_paths(paths, LABELS)
+    for name in ("dino", "dinov2"):
+        assert Discoverer(preset="small", backbone=name)._config(given) == compose("small", None, name)
+    assert Discoverer(preset="small", backbone=Path("/a/folder"))._config(given).backbone.name == "/a/folder"
+
+
 def test_save_and_load_give_the_same_answers(tmp_path: Path, fitted: Discoverer, paths: list[Path]) -> None:
     fitted.save(tmp_path / "model")
     loaded = Discoverer.load(tmp_path / "model", cache=tmp_path / "cache")
@@ -198,6 +344,7 @@ def test_parameters_are_scikit_learns() -> None:
         "k": 7,
         "method": "simgcd",
         "preset": None,
+        "backbone": None,
         "seed": 3,
         "run": None,
         "cache": None,
@@ -222,6 +369,12 @@ def test_fit_does_not_change_its_parameters(fitted: Discoverer) -> None:
     [
         ({"k": 1}, LABELS, UsageError, "K is 1, but the labels name M = 2"),
         ({"k": 99}, LABELS, UsageError, "only 16 training images"),
+        ({"k": "3"}, LABELS, UsageError, "k must be a whole number, 'auto', or a factor such as '2x', not '3'"),
+        ({"k": "many"}, LABELS, UsageError, "not 'many'"),
+        ({"k": 2.5}, LABELS, UsageError, r"k must be a whole number, not 2\.5"),
+        ({"seed": "x"}, LABELS, UsageError, "seed must be a whole number, not 'x'"),
+        ({"overrides": 3}, LABELS, UsageError, "overrides must be a mapping"),
+        ({"backbone": "dino"}, LABELS, UsageError, "give backbone as an argument of its own"),
         ({"method": "deb"}, LABELS, UsageError, "no method 'deb'"),
         ({"preset": "big"}, LABELS, UsageError, "no preset 'big'"),
         ({"overrides": {"method": "gcd"}}, LABELS, UsageError, "give method as an argument of its own"),

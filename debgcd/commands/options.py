@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from debgcd.errors import UsageError
 from debgcd.methods import METHODS
+from debgcd.options import k_values
 
 if TYPE_CHECKING:
     from debgcd.data.benchmarks import Benchmark
@@ -185,11 +186,8 @@ def absolute(path: str | None) -> str | None:
 
 def _k(text: str) -> dict[str, Any]:
     """The configuration values that `--k` stands for."""
-    if text == "auto":
-        return {"k": None, "k_times": 1}
-    times = re.fullmatch(r"(\d+)x", text)
-    if times:
-        return {"k": None, "k_times": int(times[1])}
+    if (found := k_values(text)) is not None:
+        return found
     if re.fullmatch(r"-?\d+", text):
         return {"k": int(text)}
     raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor auto nor a factor such as 2x")

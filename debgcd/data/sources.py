@@ -266,13 +266,14 @@ def _parquet_records(source: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     try:
         with pyarrow.parquet.ParquetFile(source) as file:
             table = file.read()
-    except (pyarrow.ArrowException, OSError) as error:
-        raise DataError(
-            f"{shown(source)} is not a readable Parquet file ({str(error)[:100]}); write it again"
-        ) from error
-    # pandas stores the index of a table in such columns
-    table = table.drop_columns([name for name in table.column_names if name.startswith("__index_level_")])
-    roles = _roles(source, table.column_names)
-    used = table.select(list(roles)).rename_columns(list(roles.values()))
-    for number, record in enumerate(used.to_pylist(), 1):
+        # pandas stores the index of a table in such columns
+        places = [i for i, name in enumerate(table.column_names) if not name.startswith("__index_level_")]
+        names, table = [table.column_names[i] for i in places], table.select(places)
+        records = table.rename_columns([str(i) for i in range(len(names))]).to_pylist()  # names may be there twice
+    except Exception as error:  # pyarrow raises its own errors, OSErrors, and on damaged texts and dates ValueErrors
+        why = " ".join(str(error).split())[:100]
+        raise DataError(f"{shown(source)} is not a readable Parquet file ({why}); write it again") from error
+    roles = _roles(source, names)
+    for number, values in enumerate(records, 1):
+        record = {role: values[str(place)] for place, role in roles.items()}
         yield f"row {number}", {**record, "label": label_text(record.get("label"))}

@@ -58,6 +58,13 @@ def infer(
 
 
 @torch.no_grad()
+def probabilities(network: Network, method: Method, tokens: Iterable[Tensor]) -> NDArray[np.float32]:
+    """(N, K) probabilities of all categories; `infer` keeps the three largest of each image."""
+    parts = [next(iter(method.scores(network(batch, method.answers)).values())) for batch in tokens]
+    return _join(parts, np.float32).reshape(-1, method.sizes.k)
+
+
+@torch.no_grad()
 def features(network: Network, tokens: Iterable[Tensor]) -> Tensor:
     """(N, width) features of the images whose tokens these are."""
     parts = [network(batch, ()).feature for batch in tokens]

@@ -19,6 +19,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from debgcd import config as configuration
+from debgcd.data.rows import text
 from debgcd.errors import DataError, UsageError
 from debgcd.files import new_folder, read_json, write_json, write_text
 from debgcd.methods import create
@@ -30,6 +31,8 @@ from debgcd.options import Config
 from debgcd.progress import say
 
 FORMAT = 2  # raise it when what is in the folder changes its meaning
+LABELS = "labels.json"  # only where a class's label was not text
+Label = int | float | bool | str
 _RESTORE = "restore the file or train again"
 
 
@@ -66,14 +69,20 @@ class Model:
     categories: list[Category]
     images: int  # that it was trained on
     sha256: str  # of its tensors
+    labels: tuple[Label, ...] | None = None  # of the known classes, as given in Python; None: the ids
 
 
 def save_model(
-    folder: Path, tensors: dict[str, Tensor], config: Config, categories: Sequence[Category], images: int
+    folder: Path,
+    tensors: dict[str, Tensor],
+    config: Config,
+    categories: Sequence[Category],
+    images: int,
+    labels: Sequence[Label] | None = None,
 ) -> None:
     """Write the folder at one instant; the same training gives the same model.safetensors, byte for byte.
 
-    images: how many it was trained on.
+    images: how many it was trained on. labels: see `Model`.
     """
     known = sum(category.known for category in categories)
     with new_folder(folder) as new:
@@ -82,6 +91,8 @@ def save_model(
         facts = {"format": FORMAT, "known": known, "images": images, "sha256": hashlib.sha256(content).hexdigest()}
         write_json(new / "config.json", {**facts, "config": configuration.to_dict(config)})
         write_json(new / "categories.json", [category.to_json() for category in categories])
+        if labels is not None:
+            write_json(new / LABELS, labels)
         write_text(new / "README.md", _card(config, categories))
 
 
@@ -131,7 +142,27 @@ def load_model(folder: Path, *, backbone: str | None, cache: Path, device: str =
         network.load_state(tensors)
     except (KeyError, ValueError) as error:
         raise DataError(f"the model in {folder} does not fit its own configuration ({error}); restore it") from error
-    return Model(network.to(pick_device(device)), method, config, categories, facts["images"], facts["sha256"])
+    labels = _read_labels(folder, [category.id for category in categories if category.known])
+    return Model(network.to(pick_device(device)), method, config, categories, facts["images"], facts["sha256"], labels)
+
+
+def _read_labels(folder: Path, ids: list[str]) -> tuple[Label, ...] | None:
+    """labels.json, if there is one; each must be the label that gave the class its id."""
+    place = folder / LABELS
+    if not place.exists():
+        return None
+    try:
+        found = read_json(place)
+        if not isinstance(found, list) or len(found) != len(ids):
+            raise ValueError(f"it does not hold a list of {len(ids)} labels")
+        for i, (label, name) in enumerate(zip(found, ids, strict=True)):
+            if not isinstance(label, Label) or text(label) != name:
+                raise ValueError(f"entry {i} is not the label of {name!r}")
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"{place} cannot be read ({error}); restore it, or delete it to have the ids instead"
+        ) from error
+    return tuple(found)
 
 
 def _read_tensors(folder: Path, sha256: str) -> dict[str, Tensor]:

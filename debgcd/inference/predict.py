@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from debgcd.data.loader import default_workers, from_files
 from debgcd.data.manifest import Manifest, Skipped, scan
 from debgcd.errors import DataError, UsageError
 from debgcd.files import csv_text
-from debgcd.inference.infer import TOP, Inference, features, infer
+from debgcd.inference.infer import TOP, Inference, features, infer, probabilities
 from debgcd.inference.model import Category, Model, load_model
 from debgcd.inference.tokens import FreshTokens
 from debgcd.progress import Report, progress
@@ -88,6 +89,12 @@ def ask(model: Model, usable: Manifest, workers: int | None = None) -> Inference
     """What the model says of images that are known to be usable."""
     with progress("predicting") as report:
         return infer(model.network, model.method, _tokens(model, usable, workers, report), heads=model.method.detectors)
+
+
+def ask_all(model: Model, usable: Manifest, workers: int | None = None) -> NDArray[np.float32]:
+    """The probability of every category for images that are known to be usable: (N, K)."""
+    with progress("predicting") as report:
+        return probabilities(model.network, model.method, _tokens(model, usable, workers, report))
 
 
 def embed(model: Model, usable: Manifest, workers: int | None = None) -> Tensor:

@@ -1,0 +1,127 @@
+"""Manifests: CSV and Parquet files, and folders with any names in them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import pyarrow
+import pyarrow.parquet
+import pytest
+from fuzzing import GIGABYTE, damaged, fuzz, peak_in_a_child, survives, values
+from hypothesis import assume, given
+
+from debgcd.data.manifest import read_manifest, scan
+
+COLUMNS = ["path", "label", "truth", "split", "group"]
+CSV = [
+    b"path,label,truth,split,group\na.png,cat,cat,train,\nb.png,,dog,test,1\n",
+    b'\xef\xbb\xbfpath;label\r\n"a ""b"".png";c\xc3\xa4t\r\nc.png;\r\n',
+    b"path\tlabel\na.png\t-1\n../b.png\t\n\n",
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("fuzz")
+
+
+@fuzz
+@given(
+    content=damaged(CSV) | st.binary(max_size=200) | st.text(max_size=200).map(lambda text: b"path," + text.encode())
+)
+def test_damaged_csv(folder: Path, content: bytes) -> None:
+    (folder / "m.csv").write_bytes(content)
+    survives(lambda: scan(read_manifest(folder / "m.csv"), workers=0))
+
+
+@fuzz
+@given(
+    rows=st.lists(st.lists(st.text(max_size=10), min_size=1, max_size=5), max_size=4), delimiter=st.sampled_from(",;\t")
+)
+def test_csv_of_any_texts(folder: Path, rows: Sequence[Sequence[str]], delimiter: str) -> None:
+    lines = [delimiter.join(f'"{cell}"' for cell in row) for row in [COLUMNS, *rows]]
+    (folder / "m.csv").write_text("\n".join(lines), "utf-8", errors="surrogatepass")
+    survives(lambda: scan(read_manifest(folder / "m.csv"), workers=0))
+
+
+def parquet(folder: Path, columns: dict[str, list[Any]], **options: Any) -> bytes:
+    pyarrow.parquet.write_table(pyarrow.table(columns), folder / "original.parquet", **options)
+    return (folder / "original.parquet").read_bytes()
+
+
+def originals(folder: Path) -> list[bytes]:
+    rows = {"path": ["a.png", "b.png"], "label": ["cat", None], "split": ["train", "train"]}
+    numbers = {"path": ["a.png"], "label": [3], "truth": [2.5], "__index_level_0__": [0]}
+    return [
+        parquet(folder, rows),
+        parquet(folder, rows, compression="none"),
+        parquet(folder, numbers, use_dictionary=False),
+    ]
+
+
+def test_damaged_parquet(folder: Path) -> None:
+    files = originals(folder)
+
+    @fuzz
+    @given(content=damaged(files))
+    def check(content: bytes) -> None:
+        (folder / "m.parquet").write_bytes(content)
+        survives(lambda: read_manifest(folder / "m.parquet"))
+
+    check()
+
+
+@fuzz
+@given(columns=st.dictionaries(st.sampled_from([*COLUMNS, "Path", ""]), values, min_size=1, max_size=4))
+def test_parquet_of_any_values(folder: Path, columns: dict[str, Any]) -> None:
+    try:
+        table = pyarrow.table({name: [value] for name, value in columns.items()})
+        pyarrow.parquet.write_table(table, folder / "m.parquet")
+    except (pyarrow.ArrowException, OverflowError, UnicodeEncodeError, TypeError):
+        assume(False)
+    survives(lambda: read_manifest(folder / "m.parquet"))
+
+
+NAMES = st.sampled_from(["labelled", "unlabelled", "_unlabelled", "a.png", "b.jpg", "c", " ", "Thumbs.db", ".x", "-1"])
+
+
+@fuzz
+@given(
+    files=st.dictionaries(
+        st.lists(NAMES | st.text(min_size=1, max_size=5), min_size=1, max_size=4).map(tuple),
+        st.binary(max_size=20),
+        max_size=6,
+    )
+)
+def test_folders_of_any_names(folder: Path, files: dict[tuple[str, ...], bytes]) -> None:
+    root = folder / "images"
+    shutil.rmtree(root, ignore_errors=True)
+    root.mkdir()
+    for parts, content in files.items():
+        names = [part.encode("utf-8", "surrogatepass").replace(b"/", b"_").replace(b"\0", b"_") for part in parts]
+        path = os.path.join(os.fsencode(root), *(name if name not in (b".", b"..") else b"_" for name in names))
+        try:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "wb") as file:
+                file.write(content)
+        except (FileExistsError, NotADirectoryError, IsADirectoryError):
+            continue
+    survives(lambda: scan(read_manifest(root), workers=0))
+
+
+def test_tables_take_no_gigabyte(folder: Path) -> None:
+    files = originals(folder)
+
+    def work() -> None:
+        for content in files:
+            for at in range(0, len(content), 7):
+                changed = content[:at] + b"\xff\xff\xff\x7f" + content[at + 4 :]
+                (folder / "n.parquet").write_bytes(changed)
+                survives(lambda: read_manifest(folder / "n.parquet"))
+
+    assert peak_in_a_child(work) < GIGABYTE
