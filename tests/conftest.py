@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import functools
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -11,25 +10,11 @@ from pathlib import Path
 
 import pytest
 from miniatures import Made, draw
+from quick import train_arguments
 
-from debgcd import config as configuration
 from debgcd.data.benchmarks import Facts, facts_of, resolve
-from debgcd.methods import METHODS
 
 # twelve steps of eight images: a third of a second
-FAST = {
-    "views.size": 32,
-    "views.resize": 36,
-    "views.bank_views": 3,
-    "backbone.tuned_blocks": 1,
-    "heads.warm_start": "false",  # its principal components take longer than all the steps
-    "heads.hidden": 16,
-    "heads.projection_width": 8,
-    "heads.detector_width": 8,
-    "schedule.batch": 8,
-    "schedule.steps": 12,
-    "run.checkpoint_every": 3,
-}
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -144,23 +129,6 @@ def command(capsys: pytest.CaptureFixture[str]) -> Command:
         return Said(code, out, err)
 
     return call
-
-
-def train_arguments(source: Path, run: Path, *more: object, **settings: object) -> list[str]:
-    """`debgcd train` of a few fast steps; a setting is named with __ for the dot: schedule__steps=6."""
-    changed = {name.replace("__", "."): value for name, value in settings.items()}
-    method = str(more[more.index("--method") + 1]) if "--method" in more else "debgcd"
-    fast = {name: value for name, value in FAST.items() if name in _options(method)}
-    sets = [word for name, value in {**fast, **changed}.items() for word in ("--set", f"{name}={value}")]
-    fixed = ["train", source, "-o", run, "--k", 3, "--preset", "small", "--backbone", "lite0", "--workers", 0]
-    return [str(word) for word in [*fixed, "--bank", "off", *sets, *more]]
-
-
-@functools.cache
-def _options(method: str) -> set[str]:
-    """Every key that a run with this method may have."""
-    known = method if method in METHODS else "debgcd"
-    return set(configuration.leaves(configuration.to_dict(configuration.compose("small", method=known))))
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import train_arguments
 from forks import at_call, debgcd, result
+from quick import train_arguments
 from torch.utils.data import Dataset
 
 from debgcd.data.loader import ahead
