@@ -73,15 +73,13 @@ class UNOHeads(nn.Module):
 class BestHead(nn.Module):
     """The classifier that answers: the one of the heads with the lowest loss."""
 
-    best: Tensor
-
     def __init__(self, heads: UNOHeads):
         super().__init__()
         self._heads = (heads,)  # in a tuple: the parameters are those of the other head, not of this one
         self.register_buffer("best", torch.zeros((), dtype=torch.int64))
 
     def forward(self, feature: Tensor) -> Tensor:
-        heads, i = self._heads[0], 2 * int(self.best)
+        heads, i = self._heads[0], 2 * int(self.get_buffer("best"))
         return torch.cat([heads.known(feature), heads.new[i](heads.projections[i](feature))], 1)
 
 
