@@ -18,7 +18,7 @@ import yaml
 
 from debgcd.errors import DataError, UsageError
 from debgcd.methods import METHODS, require_method
-from debgcd.options import BackboneConfig, Config, RunConfig, ScheduleConfig, ViewsConfig
+from debgcd.options import Config
 from debgcd.overlay import MAX_YAML, fitting, keys, merge, parse_yaml, plain, shown, suggest
 
 Kind = Literal["preset", "method", "benchmark", "backbone"]
@@ -58,8 +58,7 @@ def compose(
     preset, found = layers(preset, benchmark, backbone, method=method)
     config = Config(preset=preset, method=method, options=METHODS[method].Options())
     for layer in found:  # a preset is for all methods: each takes what it has an option for
-        common = {key: value for key, value in layer.values.items() if key in COMMON}
-        config = _lay(config, common | fitting(config.options, layer.values), layer.where)
+        config = _lay(config, _part_for(config, layer.values), layer.where)
     _check(config, [({}, f"preset {preset}"), *((layer.values, layer.where) for layer in found)])
     return config
 
@@ -129,6 +128,11 @@ def _own(values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if key not in COMMON}
 
 
+def _part_for(config: Config, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the values that the configuration's method has a field for."""
+    return {key: value for key, value in values.items() if key in COMMON} | fitting(config.options, values)
+
+
 def _lay(config: Config, values: Mapping[str, Any], where: str) -> Config:
     """Values laid over a configuration, not yet checked."""
     config = merge(config, {key: value for key, value in values.items() if key in COMMON}, where)
@@ -170,8 +174,7 @@ def fitted(config: Config, values: Mapping[str, Any], where: str) -> dict[str, A
     for key in leaves(values):
         if key not in known:
             raise UsageError(f"{where}: unknown key {shown(key)}{suggest(key, sorted(known))}")
-    common = {key: value for key, value in values.items() if key in COMMON}
-    return common | fitting(config.options, values)
+    return _part_for(config, values)
 
 
 def _check(config: Config, changes: Sequence[tuple[Mapping[str, Any], str]]) -> None:
@@ -281,12 +284,3 @@ def from_dict(values: Mapping[str, Any], where: str) -> Config:
     if missing:
         raise UsageError(f"{where}: {missing[0]} is missing, and {len(missing) - 1} others")
     return config
-
-
-__all__ = [
-    "BackboneConfig",
-    "Config",
-    "RunConfig",
-    "ScheduleConfig",
-    "ViewsConfig",
-]

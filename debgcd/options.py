@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 
 def k_values(text: str) -> dict[str, Any] | None:
@@ -53,7 +53,7 @@ class BackboneConfig:
 
 @dataclass(frozen=True)
 class ViewsConfig:
-    """Resize the short side, crop, flip; nothing else (the public SimGCD's ColorJitter has zero strength)."""
+    """Resize the short side, crop, flip (the public SimGCD's ColorJitter has zero strength); a method may ask for more."""
 
     resize: int = option(256, "short side, bicubic with antialias", 8, 4096)
     size: int = option(224, "side of the random crop, and of the centre crop used for evaluation", 8, 4096)
@@ -65,7 +65,7 @@ class ViewsConfig:
         "off", "keep the trunk's tokens of a fixed set of views (train/bank.py)"
     )
     bank_views: int = option(8, "random views per image in the bank, in addition to the centre crop", 0, 1000)
-    fresh: float = option(0.0, "share of the draws that take two fresh views in spite of a bank", 0, 1)
+    fresh: float = option(0.0, "share of the draws that take fresh views in spite of a bank", 0, 1)
     seed: int = option(
         0, "of the bank's views; apart from the run's seed, so that other seeds and methods share a bank"
     )
@@ -130,8 +130,10 @@ class Config:
     schedule: ScheduleConfig = ScheduleConfig()
     run: RunConfig = RunConfig()
 
-    def __getattr__(self, name: str) -> Any:
-        """A method's options, read as if its fields stood here."""
-        if name.startswith("_") or name == "options":
-            raise AttributeError(name)
-        return getattr(self.options, name)
+    if not TYPE_CHECKING:  # for those who read single values; code of a method uses its typed `options`
+
+        def __getattr__(self, name: str) -> Any:
+            """A method's options, read as if its fields stood here."""
+            if name.startswith("_") or name == "options":
+                raise AttributeError(name)
+            return getattr(self.options, name)

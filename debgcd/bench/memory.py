@@ -18,7 +18,6 @@ from debgcd.bench.decode import photographs
 from debgcd.bench.networks import TUNED_BLOCKS, ours, random_vit, read_bank, trainee, write_random_bank
 from debgcd.bench.results import Line
 from debgcd.bench.session import Session, Shape, Work, anonymous_bytes, apart, interleave, silent
-from debgcd.config import BackboneConfig, Config
 from debgcd.data.contents import Contents
 from debgcd.data.rows import Manifest
 from debgcd.data.sampler import Sampler, half_labelled
@@ -28,6 +27,7 @@ from debgcd.inference.model import categories
 from debgcd.inference.tokens import CENTRE_BATCH
 from debgcd.model.backbone import Backbone
 from debgcd.model.load import load_backbone
+from debgcd.options import BackboneConfig, Config
 from debgcd.progress import progress, say
 from debgcd.train.bank import open_bank, token_shape
 from debgcd.train.finish import prediction_rows, predictions_csv

@@ -26,7 +26,7 @@ def add(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--benchmark", metavar="NAME", help=f"include the values for a published data set: {BENCHMARKS}"
     )
-    parser.add_argument("--backbone", metavar="NAME", help="include the values for a backbone: dino or dinov2")
+    parser.add_argument("--backbone", metavar="NAME", help="as for train; dino and dinov2 bring values of their own")
     parser.add_argument(
         "--diff", metavar="PRESET", help="print only the values that differ from this preset, and the preset's values"
     )

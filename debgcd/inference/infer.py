@@ -23,9 +23,7 @@ class Inference:
     top: NDArray[np.int64]  # (N, min(3, K)) categories, the most probable first
     probability: NDArray[np.float32]  # of each of them
     novelty: NDArray[np.float32] | None = None  # (N,) where the method has a detector and it was asked
-    others: dict[str, NDArray[np.int64]] = field(
-        default_factory=dict
-    )  # (N,) categories of further classifiers, by name
+    others: dict[str, NDArray[np.int64]] = field(default_factory=dict)  # (N,) of further classifiers, by name
 
     @property
     def category(self) -> NDArray[np.int64]:
@@ -36,24 +34,29 @@ class Inference:
 def infer(
     network: Network, method: Method, tokens: Iterable[Tensor], heads: Collection[str] | None = None
 ) -> Inference:
-    """Categories of the images whose tokens these are; `heads` are asked besides the method's `answers` (None: all)."""
-    asked = {*method.answers, *(method.reported(network) if heads is None else heads)}
-    top, probability, scores, others = [], [], [], []
+    """Categories of the images whose tokens these are; `heads` are asked besides the method's `answers`.
+
+    None: all classifiers and detectors; what only training needs, such as a projection, never runs here.
+    """
+    asked = {*method.answers, *((*method.detectors, *method.per_category) if heads is None else heads)}
+    top, probability, scores = [], [], []
+    others: dict[str, list[Tensor]] = {}
     for batch in tokens:
         output = network(batch, asked)
-        p, *further = (said := method.scores(output)).values()
+        (_, p), *further = method.scores(output).items()
         best = p.topk(min(TOP, p.shape[1]), dim=1)
         top.append(best.indices)
         probability.append(best.values)
         novelty = method.novelty(output)
         scores += [] if novelty is None else [novelty]
-        others.append(dict(zip(list(said)[1:], (q.argmax(1) for q in further), strict=True)))
+        for name, q in further:
+            others.setdefault(name, []).append(q.argmax(1))
     columns = top[0].shape[1] if top else TOP
     return Inference(
         top=_join(top, np.int64).reshape(-1, columns),
         probability=_join(probability, np.float32).reshape(-1, columns),
         novelty=_join(scores, np.float32) if scores or not top else None,
-        others={name: _join([part[name] for part in others], np.int64) for name in (others[0] if others else {})},
+        others={name: _join(parts, np.int64) for name, parts in others.items()},
     )
 
 

@@ -64,15 +64,20 @@ class Batch:
         starts = len(label) * np.arange(views)[:, None]
         labelled, free = np.flatnonzero(label >= 0), np.flatnonzero(label < 0)
         parts = [draws.image, (starts + labelled).ravel(), (starts + free).ravel(), label[labelled]]
-        rows = torch.from_numpy(np.concatenate(parts))
-        if torch.device(device).type == "cuda":
-            rows = rows.pin_memory().to(device, non_blocking=True)  # from other memory the copy would be waited for
-        image, labelled_rows, free_rows, y = rows.to(device).split([len(part) for part in parts])
+        rows = _to_device(np.concatenate(parts), device)
+        image, labelled_rows, free_rows, y = rows.split([len(part) for part in parts])
         return cls(tokens, image, labelled_rows, free_rows, y, draws.draw, seed)
 
     def uniform(self, stream: str) -> Tensor:
         """Random numbers in [0, 1), one per image: (B,). A function of (seed, stream, draw), so nothing needs saving."""
-        return torch.from_numpy(uniform(self.seed, stream, self.draw)).to(self.image.device, torch.float32)
+        return _to_device(uniform(self.seed, stream, self.draw).astype(np.float32), self.image.device)
+
+
+def _to_device(values: NDArray[Any], device: torch.device | str) -> Tensor:
+    tensor = torch.from_numpy(values)
+    if torch.device(device).type == "cuda":
+        tensor = tensor.pin_memory()  # from other memory the copy would be waited for
+    return tensor.to(device, non_blocking=True)
 
 
 @dataclass(frozen=True)
@@ -105,6 +110,7 @@ class Method:
     resamples: ClassVar[bool] = False  # a new sampler at the start of every epoch
     answers: ClassVar[tuple[str, ...]] = ("classifier",)  # heads that the category of an image needs
     detectors: ClassVar[tuple[str, ...]] = ("detector",)  # heads that its novelty needs, where they are there
+    per_category: ClassVar[tuple[str, ...]] = ("classifier",)  # classifiers: heads with a row of weights per category
 
     def __init__(self, config: Config, sizes: Sizes):
         self.config, self.sizes = config, sizes
@@ -159,13 +165,7 @@ class Method:
         """(N,) in 0..1, near 1 where no known class fits; None without a detector."""
         return None
 
-    def reported(self, network: Network) -> set[str]:
-        """The heads that `scores` and `novelty` can use: all but projections, which only training needs."""
-        return set(network.heads) - {"projection"}
-
     # What is left of K categories at the end.
-
-    per_category: ClassVar[tuple[str, ...]] = ("classifier",)  # heads whose weight has a row per category
 
     def prototypes(self, network: Network) -> Tensor:
         """(K, width): one direction per category."""

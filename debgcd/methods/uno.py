@@ -79,7 +79,8 @@ class BestHead(nn.Module):
         self.register_buffer("best", torch.zeros((), dtype=torch.int64))
 
     def forward(self, feature: Tensor) -> Tensor:
-        heads, i = self._heads[0], 2 * int(self.get_buffer("best"))
+        heads, best = self._heads[0], int(self.get_buffer("best"))
+        i = 2 * best % len(heads.new)  # a file may hold any number
         return torch.cat([heads.known(feature), heads.new[i](heads.projections[i](feature))], 1)
 
 
@@ -130,9 +131,6 @@ class UNO(Method):
 
     def scores(self, output: Output) -> dict[str, Tensor]:
         return {"gcd": (output["classifier"] / self.options.uno.temperature).softmax(1)}
-
-    def reported(self, network: Network) -> set[str]:
-        return {"classifier"}
 
     def prototypes(self, network: Network) -> Tensor:
         """Known classes lie in the feature's space, new categories in that of the best head's projection."""

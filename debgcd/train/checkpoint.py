@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,6 @@ from debgcd.files import named_errors, new_folder, read_json, write_json
 from debgcd.model.network import Network
 
 TENSORS, FACTS = "state.safetensors", "state.json"
-KEPT = ("momentum", "memory")  # in checkpoints besides the model
 
 
 @dataclass(frozen=True)
@@ -69,13 +67,10 @@ def resume(folder: Path, network: Network, optimiser: torch.optim.Optimizer | No
             f"the checkpoint {saved[-1]} is not whole: some of its tensors are missing; delete it to go on from the "
             "checkpoint before it"
         )
-    momentum, memory = ({n: t for n, t in state.tensors.items() if n.startswith(f"{kind}.")} for kind in KEPT)
-    model = {name: value for name, value in state.tensors.items() if name not in {**momentum, **memory}}
-    _load(saved[-1], network.load_state, model)
-    _load(saved[-1], network.load_remembered, memory)
+    _load(saved[-1], state.tensors, network)
     if optimiser is not None:
         for name, parameter in network.trained().items():
-            value = momentum.get(f"momentum.{name}")
+            value = state.tensors.get(f"momentum.{name}")
             if value is not None:
                 optimiser.state[parameter]["momentum_buffer"] = value.to(parameter.device, copy=True)
     return state.step
@@ -92,10 +87,7 @@ def keep_best(folder: Path, step: int, network: Network, score: float | None) ->
 def restore_best(folder: Path, network: Network) -> None:
     """Load the network that `keep_best` kept, if it kept one."""
     for place in places(folder)[-1:]:
-        tensors = read(place).tensors
-        memory = {name: value for name, value in tensors.items() if name.startswith("memory.")}
-        _load(place, network.load_state, {name: value for name, value in tensors.items() if name not in memory})
-        _load(place, network.load_remembered, memory)
+        _load(place, read(place).tensors, network)
 
 
 def places(folder: Path) -> list[Path]:
@@ -134,8 +126,12 @@ def prune(folder: Path, keep: int) -> None:
         shutil.rmtree(place, ignore_errors=True)
 
 
-def _load(place: Path, load: Callable[[dict[str, Tensor]], None], tensors: dict[str, Tensor]) -> None:
+def _load(place: Path, tensors: dict[str, Tensor], network: Network) -> None:
+    """Fill the network and its memory; the momentum is the optimiser's."""
+    memory = {name: value for name, value in tensors.items() if name.startswith("memory.")}
+    model = {n: value for n, value in tensors.items() if n not in memory and not n.startswith("momentum.")}
     try:
-        load(tensors)
+        network.load_state(model)
+        network.load_remembered(memory)
     except (KeyError, ValueError) as error:
         raise DataError(f"the checkpoint {place} does not fit this run's configuration ({error}); delete it") from error

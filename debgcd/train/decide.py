@@ -63,7 +63,9 @@ def decide(config: Config, manifest: Manifest) -> tuple[Config, Backbone]:
     if config.start is not None:
         config = _from_start(config, cache)
     config, backbone = _decide_backbone(config, cache)
-    if config.model_kept == "best-old" and not (METHODS[config.method].trains and manifest.tests_known_classes):
+    if config.model_kept == "best-old" and not METHODS[config.method].trains:
+        config = replace(config, model_kept="last")  # there is only one
+    elif config.model_kept == "best-old" and not manifest.tests_known_classes:
         say("model kept: the last, because there is no test image of a known class to choose the best by")
         config = replace(config, model_kept="last")
     long, views = length(config.schedule, len(paths), METHODS[config.method].trains), config.views

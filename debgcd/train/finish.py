@@ -73,7 +73,7 @@ def evaluate_during_training(run: Run, setup: Setup) -> dict[str, Any]:
             unknown = torch.full((len(feature),), -1)
             k = min(method.sizes.k, len(feature))
             found = kmeans(normalize(feature, dim=1), unknown, k, seed=0, iterations=300).assignment  # as there
-            novelty = method.novelty(network.from_feature(feature, network.learning))
+            novelty = method.novelty(network.from_feature(feature, set(method.detectors) & network.learning))
             category = found.cpu().numpy()[:, None]
             said = None if novelty is None else novelty.cpu().numpy()
             result[name] = measure(Inference(category, np.ones(category.shape, np.float32), said), truth, setup.known)

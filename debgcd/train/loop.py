@@ -60,8 +60,9 @@ def step(setup: Setup, optimiser: torch.optim.SGD, batch: Batch, progress: Progr
     loss = method.loss(network, batch, progress)
     optimiser.zero_grad()
     loss.total.backward()
+    learns = method.learns(progress)
     for name, parameter in network.trained().items():
-        if not name.startswith(method.learns(progress)):
+        if not name.startswith(learns):
             parameter.grad = None
     observed = observe(loss, network)  # the step's one wait for the device
     if observed.finite:

@@ -36,7 +36,7 @@ def measure(inference: Inference, truth: NDArray[np.int64], known: int) -> dict[
 
 
 class Metrics:
-    """metrics.jsonl, one line a logged step and one an evaluation; a resumed run goes on after the step it resumes from."""
+    """metrics.jsonl, one line per logged step and per evaluation; a resumed run goes on after the step it resumes from."""
 
     def __init__(self, run: Run, first_step: int):
         self._path = run.metrics
@@ -71,7 +71,10 @@ class Metrics:
         return rate
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
-        """One line; `step` counts finished steps. A step's evaluation is logged once, though the end of a run repeats it."""
+        """One line; `step` counts finished steps. A step's evaluation is logged once.
+
+        The end of a run evaluates the last step again; with best-old that is another model, and evaluation.json has its scores.
+        """
         if "evaluation" in values:
             if step in self._evaluated:
                 return

@@ -15,7 +15,6 @@ import torch
 from forks import at_call, forked
 from PIL import Image
 
-from debgcd.config import Config, RunConfig, ViewsConfig
 from debgcd.data.decode import decode
 from debgcd.data.draws import uniform
 from debgcd.data.loader import from_files
@@ -39,6 +38,7 @@ from debgcd.inference.tokens import FreshTokens, MixedTokens
 from debgcd.methods.base import Method
 from debgcd.model.backbone import Backbone, Cut
 from debgcd.model.lite import load_lite
+from debgcd.options import Config, RunConfig, ViewsConfig
 from debgcd.train.bank import BankTokens, bank_bytes, has_bank, open_bank, pick_views, stored_kinds, token_shape
 from debgcd.train.decide import decide_bank
 from debgcd.train.setup import centre_tokens, open_tokens

@@ -18,6 +18,7 @@ from torch.nn.functional import normalize
 
 from debgcd.evaluate import clustering_accuracy
 from debgcd.inference.infer import features
+from debgcd.model.heads import Projection
 from debgcd.train import finish, loop
 from debgcd.train.run import Run
 from debgcd.train.setup import Setup, fresh_tokens
@@ -84,4 +85,38 @@ def test_without_a_test_image_of_a_known_class_the_last_model_is_kept_and_one_li
     tiny_manifest_csv.write_text(re.sub(r",(cat|dog),test", ",owl,test", text))
     said = train(tiny_manifest_csv, tmp_path / "run", model_kept="best-old")
     assert said.code == 0 and "model kept: the last, because there is no test image of a known class" in said.err
+    assert "model_kept: last" in (tmp_path / "run" / "config.yaml").read_text()
+
+
+def test_an_evaluation_in_training_never_runs_the_projection(
+    tmp_path: Path, train: Command, shared_csv: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GCD's has 65,536 outputs: for all images of a set at once, no memory would be enough."""
+    inside = False
+    original, forward = finish.evaluate_during_training, Projection.forward
+
+    def entered(run: Run, setup: Setup) -> dict[str, Any]:
+        nonlocal inside
+        inside = True
+        try:
+            return original(run, setup)
+        finally:
+            inside = False
+
+    def refused(self: Projection, feature: torch.Tensor) -> torch.Tensor:
+        assert not inside, "the projection was run"
+        return forward(self, feature)
+
+    monkeypatch.setattr(loop, "evaluate_during_training", entered)
+    monkeypatch.setattr(Projection, "forward", refused)
+    for method in ("gcd", "simgcd"):
+        said = train(shared_csv, tmp_path / method, "--method", method, run__eval_every=1)
+        assert said.code == 0, said.err
+
+
+def test_a_method_without_training_says_nothing_of_the_model_it_keeps(
+    tmp_path: Path, train: Command, shared_csv: Path
+) -> None:
+    said = train(shared_csv, tmp_path / "run", "--method", "kmeans", model_kept="best-old")
+    assert said.code == 0 and "model kept" not in said.err
     assert "model_kept: last" in (tmp_path / "run" / "config.yaml").read_text()
