@@ -21,21 +21,15 @@ def self_distillation(logits: Tensor, teacher_temp: float, student_temp: float =
     return -(teacher * (logits / student_temp).log_softmax(1)).sum(1).mean()
 
 
-def mean_entropy(logits: Tensor, temperature: float = 0.1, weight: Tensor | None = None) -> Tensor:
+def mean_entropy(logits: Tensor, temperature: float = 0.1) -> Tensor:
     """Eq. 2, H(p̄): the entropy of the mean prediction, largest when all categories are used alike.
 
-    logits: (2B, K) cosines; weight: (2B,), positive, how much each row counts in p̄; None: all alike, as in the paper.
+    logits: (2B, K) cosines.
     """
-    if weight is not None and weight.shape != logits.shape[:1]:
-        raise ValueError(f"weight has shape {tuple(weight.shape)} for logits of {len(logits)} rows")
     if not len(logits):
         return logits.sum() * 0.0
     # log of the mean taken as logsumexp − log N: a category that nobody predicts gives 0 · (finite), never 0 · -inf
-    log_p = (logits / temperature).log_softmax(1)
-    total: float | Tensor = math.log(len(logits))
-    if weight is not None:
-        log_p, total = log_p + weight.log()[:, None], weight.sum().log()
-    log_mean = log_p.logsumexp(0) - total
+    log_mean = (logits / temperature).log_softmax(1).logsumexp(0) - math.log(len(logits))
     return -(log_mean.exp() * log_mean).sum()
 
 

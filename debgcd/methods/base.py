@@ -36,7 +36,6 @@ class Sizes:
     k: int  # categories, known and new
     known: int
     images: int  # in training
-    labelled: int = 0  # of them
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from debgcd import losses, schedules
 from debgcd.cluster.prototypes import prototypes
-from debgcd.methods.base import Batch, Context, Loss, Method, Sizes, head_weight
+from debgcd.methods.base import Batch, Context, Loss, Method, head_weight
 from debgcd.methods.gcd import ContrastOptions, ProjectionOptions, representation
 from debgcd.model.heads import Prototypes
 from debgcd.model.network import Network, Output
@@ -24,10 +24,6 @@ class BaselineOptions(ContrastOptions):
     """L_gcd (Eq. 1–3)."""
 
     entropy_weight: float = option(1.0, "ξ; the public scripts take 2 for CUB and 4 for CIFAR-100", 0, 1e6)
-    entropy_over: Literal["batch", "data"] = option(
-        "batch",
-        "p̄ over the rows of a batch, half of them labelled; data: rows count by their group's share of the data",
-    )
     student_temperature: float = option(0.1, "τ_s, and the debiased classifier's τ_a", 1e-4, 100)
     teacher_start: float = option(0.07, "temperature of the teacher at the start", 1e-4, 100)
     teacher_end: float = option(0.04, "and after its warm-up", 1e-4, 100)
@@ -83,8 +79,7 @@ class SimGCD(Method):
         options, logits = self.options.baseline, output["classifier"]
         teacher_temperature = options.teacher_temperature(progress)
         distillation = losses.self_distillation(logits, teacher_temperature, options.student_temperature)
-        weight = shares_of_data(batch, self.sizes) if options.entropy_over == "data" else None
-        entropy = losses.mean_entropy(logits, options.student_temperature, weight)
+        entropy = losses.mean_entropy(logits, options.student_temperature)
         supervised = losses.supervised(logits[batch.labelled], batch.y.repeat(2), options.student_temperature)
         share = options.supervised_weight
         classification = (1 - share) * (distillation - options.entropy_weight * entropy) + share * supervised
@@ -104,20 +99,6 @@ class SimGCD(Method):
     def probabilities(self, logits: Tensor) -> Tensor:
         """Eq. 1: (N, K) cosines -> (N, K)."""
         return torch.softmax(logits / self.options.baseline.student_temperature, 1)
-
-
-def shares_of_data(batch: Batch, sizes: Sizes) -> Tensor:
-    """How much each row counts if labelled and unlabelled rows together have their share of the data: (V·B,).
-
-    Half of a batch is labelled. Counted alike, known classes make up more of p̄ than of the data, and with many epochs its
-    entropy pushes unlabelled images of known classes out of them to make up for it.
-    """
-    rows = len(batch.labelled) + len(batch.free)
-    weight = torch.ones(rows, device=batch.y.device)
-    for group, images in ((batch.labelled, sizes.labelled), (batch.free, sizes.images - sizes.labelled)):
-        if len(group):
-            weight[group] = max(images, 1) / sizes.images * rows / len(group)
-    return weight
 
 
 def start_prototypes(method: Method, context: Context, warm: bool, novel_first: bool = False) -> None:

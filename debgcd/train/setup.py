@@ -88,7 +88,7 @@ def prepare(run: Run, backbone: Backbone, tokens: Tokens) -> Setup:
     """Build the network with its initial heads and memory."""
     known, label = len(run.manifest.classes), run.manifest.training_labels
     assert run.config.k is not None
-    method = create(run.config, Sizes(backbone.width, run.config.k, known, len(label), int((label >= 0).sum())))
+    method = create(run.config, Sizes(backbone.width, run.config.k, known, len(label)))
     network = build(method, backbone).to(pick_device(run.config.run.device))
     return Setup(network, method, tokens, label, known, run.manifest.training_paths)
 

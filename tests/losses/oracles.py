@@ -94,9 +94,9 @@ def self_distillation_gradient(logits: Rows, teacher_temp: float, student_temp: 
     return gradient
 
 
-def mean_entropy(logits: Rows, temperature: float = 0.1, weight: Row | None = None) -> float:
+def mean_entropy(logits: Rows, temperature: float = 0.1) -> float:
     """Eq. 2, H(p-bar): minus the sum over j of p-bar(j) log p-bar(j), where p-bar is the mean of p over both views of
-    all images, or a weighted mean; 0 log 0 = 0.
+    all images; 0 log 0 = 0.
     """
     if not logits:
         return 0.0
@@ -104,8 +104,6 @@ def mean_entropy(logits: Rows, temperature: float = 0.1, weight: Row | None = No
     entropy = 0.0
     for j in range(len(logits[0])):
         average = mean([row[j] for row in probabilities])
-        if weight is not None:
-            average = sum(w * row[j] for w, row in zip(weight, probabilities, strict=True)) / sum(weight)
         if average > 0.0:
             entropy -= average * math.log(average)
     return entropy

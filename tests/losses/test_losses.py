@@ -103,17 +103,6 @@ def test_mean_entropy(seed: int, images: int, categories: int, temperature: floa
     assert close(losses.mean_entropy(logits, temperature), oracles.mean_entropy(logits.tolist(), temperature))
 
 
-@pytest.mark.parametrize(("seed", "images", "categories"), drawn(CLASSIFIER))
-def test_mean_entropy_of_a_weighted_mean(seed: int, images: int, categories: int):
-    rng = generator(seed)
-    logits = cosines(rng, 2 * images, categories)
-    weight = 0.1 + torch.rand(2 * images, generator=rng, dtype=torch.float64)
-    expected = oracles.mean_entropy(logits.tolist(), 0.1, weight.tolist())
-    assert close(losses.mean_entropy(logits, 0.1, weight), expected)
-    with pytest.raises(ValueError, match="weight has shape"):
-        losses.mean_entropy(logits, 0.1, torch.ones(2 * images + 1))
-
-
 @pytest.mark.parametrize("temperature", [0.1, 1.0])
 @pytest.mark.parametrize(("seed", "rows", "categories"), drawn(CLASSIFIER))
 def test_supervised(seed: int, rows: int, categories: int, temperature: float):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import oracles
 import pytest
 import torch
 from little import KNOWN, WIDTH, K, at, batch, config, context, made, method_of, random_labels, random_output, says
@@ -13,8 +12,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from debgcd import schedules
-from debgcd.methods import METHODS, create
-from debgcd.methods.base import Sizes
+from debgcd.methods import METHODS
 from debgcd.schedules import Progress
 
 
@@ -136,17 +134,3 @@ def test_probabilities() -> None:
     p = method_of(config(method="simgcd")).probabilities(logits)
     torch.testing.assert_close(p.sum(1), torch.ones(6, dtype=p.dtype))
     torch.testing.assert_close(p.log() - p.log()[:, :1], (logits - logits[:, :1]) / 0.1)  # Eq. 1 with τ_s = 0.1
-
-
-@pytest.mark.parametrize("label", [[0, -1, 1, -1], [0, 1, 2, 0], [-1, -1, -1, -1], [0, -1, -1, -1]])
-def test_the_mean_prediction_by_the_shares_of_the_data(label: list[int]) -> None:
-    """Of 100 images 20 are labelled: labelled rows together weigh a fifth, however many a batch has."""
-    chosen = config(method="simgcd", baseline={"entropy_over": "data"})
-    method = create(chosen, Sizes(WIDTH, K, KNOWN, images=100, labelled=20))
-    output = random_output(4)
-    both = label + label
-    groups = {True: both.count(-1), False: len(both) - both.count(-1)}  # unlabelled?
-    weight = [(0.8 if y < 0 else 0.2) / groups[y < 0] for y in both]
-    expected = oracles.mean_entropy(output["classifier"].tolist(), 0.1, weight)
-    found = method.loss(says(output), batch(torch.tensor(label)), at(0.5))
-    assert found.terms["mean_entropy"].item() == pytest.approx(expected, rel=1e-6)
