@@ -52,6 +52,8 @@ def compose(
 ) -> Config:
     """A preset, then what the method, the benchmark and the backbone change; the later wins.
 
+    backbone: a short name with values of its own (dino, dinov2), or any other that a run may have.
+
     Where nothing was released for a benchmark, `released` becomes `paper`, and so says the configuration's `preset`.
     """
     require_method(method)
@@ -83,8 +85,10 @@ def layers(
             found.append(Layer("published images", AS_STORED, {"views.upright": "the public loaders ignore EXIF"}))
         section = _part(published, preset)
         found += [_part(section, EVERY), _part(section, method)]
-    if backbone is not None:
+    if backbone in names("backbone"):
         found.append(_layer("backbone", backbone))
+    elif backbone is not None:
+        found.append(Layer(f"backbone {backbone}", {"backbone": {"name": backbone}}, {}))
     return preset, [layer for layer in found if layer.values]
 
 

@@ -96,10 +96,8 @@ class Discoverer(BaseEstimator):
         for name in sorted(twice):
             raise UsageError(f"Discoverer: give {name} as an argument of its own, not in overrides")
         backbone = None if self.backbone is None else os.fspath(self.backbone)
-        short = backbone if backbone in configuration.names("backbone") else None
-        config = configuration.compose(self.preset or choose_preset(given), None, short, method=self.method)
-        changes: list[Mapping[str, Any]] = [] if short == backbone else [{"backbone": {"name": backbone}}]
-        changes += [] if self.cache is None else [{"run": {"cache": os.fspath(self.cache)}}]
+        config = configuration.compose(self.preset or choose_preset(given), None, backbone, method=self.method)
+        changes: list[Mapping[str, Any]] = [] if self.cache is None else [{"run": {"cache": os.fspath(self.cache)}}]
         return configuration.override_all(config, [(each, "Discoverer") for each in (*changes, overrides, fixed)])
 
     def predict(self, X: Images) -> NDArray[np.int64]:

@@ -41,20 +41,19 @@ def config(options: argparse.Namespace) -> None:
 
     require_method(options.method)
     facts = None if options.benchmark is None else facts_of(options.benchmark)
-    short = options.backbone if options.backbone in configuration.names("backbone") else None
-    chosen = {"benchmark": None if facts is None else facts.name, "backbone": short, "method": options.method}
+    chosen = {
+        "benchmark": None if facts is None else facts.name,
+        "backbone": options.backbone,
+        "method": options.method,
+    }
     preset, layers = configuration.layers(options.preset, **chosen)
-    own = []  # what a run takes from the benchmark and the command line
-    if facts is not None:
-        own.append(configuration.Layer(f"benchmark {facts.name}", {"k": facts.classes}, {"k": "its number of classes"}))
-    if options.backbone is not None and short is None:
-        own.append(configuration.Layer("--backbone", {"backbone": {"name": options.backbone}}, {}))
+    own = {} if facts is None else {"k": facts.classes}  # as a run on the benchmark has it
+    layers.append(configuration.Layer(f"benchmark {chosen['benchmark']}", own, {"k": "its number of classes"}))
 
     def resolved(name: str) -> configuration.Config:
-        changes = [(layer.values, layer.where) for layer in own] or [({}, "")]
-        return configuration.override_all(configuration.compose(name, **chosen), changes)
+        return configuration.override(configuration.compose(name, **chosen), own, "the benchmark")
 
-    found, layers = resolved(preset), [*layers, *own]
+    found = resolved(preset)
     values = configuration.leaves(configuration.to_dict(found))
     reasons = configuration.reasons(found, layers)
     other: dict[str, Any] = {}

@@ -153,9 +153,8 @@ def configured(options: argparse.Namespace, source: Source) -> Config:
         name = choose_preset(source.manifest)
     facts = None if source.benchmark is None else source.benchmark.facts
     benchmark = None if facts is None else facts.name
-    short = options.backbone if options.backbone in configuration.names("backbone") else None
-    config = configuration.compose(name, benchmark, short, method=str(named[-1]) if named else "debgcd")
-    backbone = options.backbone if short is None else config.backbone.name  # an option overrides --config
+    config = configuration.compose(name, benchmark, options.backbone, method=str(named[-1]) if named else "debgcd")
+    backbone = None if options.backbone is None else config.backbone.name  # an option overrides --config
     if facts is not None:
         if config.preset != name:
             from debgcd.progress import say

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from debgcd.data.image_cache import about_bytes, missing_pixels
@@ -17,10 +18,10 @@ from debgcd.machine import cache_folder
 from debgcd.methods import METHODS, create
 from debgcd.methods.base import Sizes
 from debgcd.model.backbone import Backbone
+from debgcd.model.network import Network
 from debgcd.options import Config
 from debgcd.train.bank import bank_bytes, missing_views, stored_kinds, token_shape
 from debgcd.train.loop import length
-from debgcd.train.setup import build
 
 ROW = 500  # bytes per image in the tables of a run, about
 
@@ -73,7 +74,10 @@ def run_bytes(config: Config, manifest: Manifest, backbone: Backbone) -> int:
     images, known = len(manifest.training_rows), len(manifest.classes)
     k = config.k or min(2 * known * config.k_times, images)
     method = create(replace(config, k=k), Sizes(backbone.width, k, known, images))
-    network = build(method, backbone)
+    with torch.device("meta"):  # only sizes are asked for
+        heads = method.heads()
+    network = Network(backbone, heads)
+    network.memory = method.memory(network)
     model = _bytes(network.state().values())
     momentum = _bytes(network.trained().values()) if method.trains else 0
     long = length(config.schedule, images, method.trains)
