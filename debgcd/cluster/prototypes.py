@@ -1,6 +1,6 @@
 """Prototypes for a classifier to start from: semi-supervised k-means on principal, whitened features.
 
-principal axes -> whiten by the labelled images -> (which images look new?) -> k-means -> unit-length class means
+principal axes -> whiten by the labelled images -> k-means -> unit-length class means
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from debgcd.cluster.kmeans import kmeans
+from debgcd.model.neighbours import AXES, principal_axes
 
-AXES = 128  # principal axes that are clustered; the remaining ones are mostly noise
 SHRINKAGE = 0.2  # towards a spherical covariance: often there are fewer labelled points than pairs of axes
-RIDGE = 0.1  # relative to the mean diagonal of the Gram matrix
 
 
 def prototypes(
@@ -23,7 +22,7 @@ def prototypes(
     label: Tensor,
     k: int,
     *,
-    novel_first: bool = False,
+    new: Tensor | None = None,
     seed: int = 0,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Tensor:
@@ -32,16 +31,17 @@ def prototypes(
     Only the first principal axes are clustered: on the noise of the others, restarts end in very different clusterings.
     They are whitened, because variation within a class does not tell classes apart.
 
-    With `novel_first`, a known class starts at the mean of its labelled images, and new classes start at clusters of the
-    unlabelled images that look new. Otherwise a new class next to a known one is absorbed by it.
+    new: (N,) bool, the unlabelled images that look new. With it, a known class starts at the mean of its labelled images, and
+    new classes start at clusters of those images. Otherwise a new class next to a known one is absorbed by it.
     """
     unit = normalize(features, dim=1)
     points = normalize(whiten(principal(features, AXES), label), dim=1)
     known = int(label.max()) + 1
-    new = (
-        (label < 0) & (unlike_labelled(points, label) > 0) if novel_first else torch.zeros_like(label, dtype=torch.bool)
-    )
-    if int(new.sum()) >= k - known > 0 and (torch.bincount(label[label >= 0], minlength=known) > 0).all():
+    if (
+        new is not None
+        and int(new.sum()) >= k - known > 0
+        and (torch.bincount(label[label >= 0], minlength=known) > 0).all()
+    ):
         free = torch.full_like(label[new], -1)
         clusters = kmeans(points[new], free, k - known, seed=seed, on_progress=on_progress).assignment
         found = label.masked_scatter(new, known + clusters)
@@ -56,13 +56,8 @@ def prototypes(
 
 def principal(points: Tensor, axes: int) -> Tensor:
     """Centred points projected on their `axes` directions of largest variance: (N, d) -> (N, min(axes, N, d))."""
-    centred = (points - points.mean(0)).double()
-    if len(points) < points.shape[1]:
-        # the same from the smaller matrix; the larger one has so many zero eigenvalues that eigh may not converge
-        values, coordinates = torch.linalg.eigh(centred @ centred.T)
-        return (coordinates * values.clamp_min(0).sqrt())[:, -axes:].to(points.dtype)
-    _, directions = torch.linalg.eigh(centred.T @ centred)  # ascending
-    return (centred @ directions[:, -axes:]).to(points.dtype)
+    mean, directions = principal_axes(points, min(axes, *points.shape))
+    return (points - mean) @ directions
 
 
 def whiten(points: Tensor, label: Tensor) -> Tensor:
@@ -83,25 +78,3 @@ def whiten(points: Tensor, label: Tensor) -> Tensor:
     spherical = variance * torch.eye(len(covariance), dtype=covariance.dtype, device=covariance.device)
     values, vectors = torch.linalg.eigh((1 - SHRINKAGE) * covariance + SHRINKAGE * spherical)
     return (points.double() @ (vectors / values.sqrt()) @ vectors.T).to(points.dtype)
-
-
-def unlike_labelled(points: Tensor, label: Tensor) -> Tensor:
-    """Novelty before any training, positive where a point looks new: points (N, d), label (N,) -> (N,).
-
-    Labelled points come from known classes only, unlabelled ones from all classes. So regions where labelled points are
-    rare hold new classes, provided that about the same share of each known class is labelled.
-
-    A ridge regression of "unlabelled" (1) against "labelled" (-1) on the points, both sides with equal total weight.
-    Each point gets its leave-one-out prediction (from residual and leverage): otherwise its own target would decide.
-    """
-    z = torch.where(label >= 0, -1.0, 1.0).to(points.device, torch.float64)
-    share = torch.where(z < 0, (z < 0).double().mean(), (z > 0).double().mean())
-    root = (0.5 / share).sqrt()  # square root of the weights
-    x = points.double() / points.double().square().mean().sqrt().clamp_min(1e-30)  # on the scale of the intercept
-    x = torch.cat([x, torch.ones_like(x[:, :1])], 1) * root[:, None]
-    gram = x.T @ x
-    gram += RIDGE * gram.diagonal().mean() * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
-    factor = torch.linalg.cholesky(gram)
-    leverage = torch.linalg.solve_triangular(factor, x.T, upper=False).square().sum(0)
-    fitted = x @ torch.cholesky_solve((x.T @ (root * z))[:, None], factor)[:, 0]
-    return ((fitted - leverage * root * z) / (1 - leverage) / root).to(points.dtype)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 
 from debgcd import losses, schedules
-from debgcd.methods.base import Batch, Loss
+from debgcd.methods.base import Batch, Context, Loss
 from debgcd.methods.detector import DetectorOptions, DetectorShape, detector_loss, make_detector
-from debgcd.methods.simgcd import SimGCD, SimGCDHeads, SimGCDOptions
+from debgcd.methods.simgcd import SimGCD, SimGCDHeads, SimGCDOptions, start_prototypes
 from debgcd.model.backbone import Cut
-from debgcd.model.heads import Prototypes
+from debgcd.model.heads import DistanceDetector, Prototypes
+from debgcd.model.neighbours import Neighbours
 from debgcd.model.network import Network, Output
 from debgcd.options import option
 from debgcd.schedules import Progress
@@ -25,12 +28,18 @@ class DebGCDHeads(DetectorShape, SimGCDHeads):
 
 @dataclass(frozen=True)
 class GuidingDetectorOptions(DetectorOptions):
-    """L_sdl (Eq. 4–6): the one-vs-all detector."""
+    """What tells known from new images, and L_sdl (Eq. 4–6), which trains it if it is the one-vs-all detector."""
 
+    kind: Literal["one-vs-all", "vote", "distance"] = option(
+        "one-vs-all", "the paper's; vote: of the nearest images; distance: to the means of the known classes"
+    )
+    labelled_fraction: float | None = option(
+        None, "vote: the share of all images of known classes that are labelled, if known", 1e-6, 1
+    )
     tunes_tail: bool = option(
         True, "off: its gradient ends at the feature, so a large λ_sdl cannot harm the classifiers"
     )
-    guides_start: bool = option(False, "with heads.warm_start: new prototypes from the images that look new")
+    guides_start: bool = option(False, "with heads.warm_start: new prototypes from the images that the vote calls new")
 
 
 @dataclass(frozen=True)
@@ -100,35 +109,98 @@ class DebGCD(SimGCD):
     options: DebGCDOptions
 
     @property
-    def novel_first(self) -> bool:
-        return self.options.ablation.detector and self.options.detector.guides_start
+    def learned_detector(self) -> bool:
+        """Whether L_sdl trains the detector; the others are fitted to the features of all images."""
+        return self.options.detector.kind == "one-vs-all"
 
     def heads(self) -> nn.ModuleDict:
         heads, options = super().heads(), self.options
         if options.ablation.debiased and options.ablation.auxiliary:
             heads["debiased"] = Prototypes(self.sizes.width, self.sizes.k)
         if options.ablation.detector:
-            heads["detector"] = make_detector(self.sizes, options.heads, options.detector, options.detector.tunes_tail)
+            kind = options.detector.kind
+            if kind == "vote":
+                heads["detector"] = Neighbours(self.sizes.width, self.sizes.images)
+            elif kind == "distance":
+                heads["detector"] = DistanceDetector(self.sizes.width, self.sizes.known)
+            else:
+                heads["detector"] = make_detector(
+                    self.sizes, options.heads, options.detector, options.detector.tunes_tail
+                )
         return heads
+
+    def memory(self, network: Network) -> nn.Module:
+        memory = super().memory(network)
+        if self.options.ablation.detector and not self.learned_detector:
+            memory.register_buffer("novelty", torch.zeros(self.sizes.images))  # of each training image, before any step
+        return memory
+
+    def begin(self, context: Context) -> None:
+        """The warm start, guided by the vote; a detector without a loss of its own says once what it thinks of each image."""
+        options, network, new = self.options.detector, context.network, None
+        if self.options.ablation.detector and (options.guides_start or not self.learned_detector):
+            features, detector = context.features(), network.heads["detector"]
+            vote = detector
+            if not isinstance(vote, Neighbours):
+                vote = Neighbours(self.sizes.width, self.sizes.images).to(features.device)
+            vote.fit(features, context.label, self._known_share(context.label))
+            said = vote(features)
+            if options.guides_start:
+                new = (context.label < 0) & (said > 0.5)
+            if isinstance(detector, DistanceDetector):
+                detector.fit(normalize(features, dim=1), context.label)
+                said = losses.novelty(detector(features))
+            if not self.learned_detector:
+                _remembered(network).copy_(said)
+        start_prototypes(self, context, self.options.heads.warm_start, new)
+
+    def _known_share(self, label: Tensor) -> float | None:
+        """Of the unlabelled images, the share of known classes that follows from `labelled_fraction`; None: to be estimated."""
+        fraction = self.options.detector.labelled_fraction
+        if fraction is None:
+            return None
+        labelled = int((label >= 0).sum())
+        return min(1.0, labelled * (1 / fraction - 1) / max(1, len(label) - labelled))
+
+    def settle(self, context: Context) -> None:
+        """The vote and the distance are taken in the space of the tuned features in the end, where they are better."""
+        detector = dict(context.network.heads.items()).get("detector")
+        if isinstance(detector, Neighbours):
+            detector.follow(context.features(), context.label, _remembered(context.network))
+        elif isinstance(detector, DistanceDetector):
+            detector.fit(normalize(context.features(), dim=1), context.label)
 
     def loss(self, network: Network, batch: Batch, progress: Progress) -> Loss:
         output, options = network(batch.tokens), self.options
         baseline = self.baseline_loss(output, batch, progress)
         total, terms, hard_label = baseline.total, dict(baseline.terms), None
-        if options.ablation.detector:
+        if "detector" in output:
             detection, detector_terms = detector_loss(output["detector"], batch, options.detector)
             total = total + options.detector.weight * detection
             terms |= detector_terms
         if options.ablation.debiased:
-            debiased, debiased_terms, hard_label = self.debiased_loss(output, batch, progress)
+            s = self._said(network, output, batch)
+            debiased, debiased_terms, hard_label = self.debiased_loss(output, s, batch, progress)
             total = total + options.debiased.weight * debiased
             terms |= debiased_terms
         return Loss(total, terms, hard_label)
 
+    def _said(self, network: Network, output: Output, batch: Batch) -> Tensor | None:
+        """The novelty of the batch's unlabelled rows: Eq. 7, or what was said before the first step; None without detector."""
+        if not self.options.ablation.detector:
+            return None
+        if self.learned_detector:
+            return losses.novelty(output["detector"].detach()[batch.free])
+        views = len(batch.tokens) // len(batch.image)
+        return _remembered(network)[batch.image].repeat(views)[batch.free]
+
     def debiased_loss(
-        self, output: Output, batch: Batch, progress: Progress
+        self, output: Output, s: Tensor | None, batch: Batch, progress: Progress
     ) -> tuple[Tensor, dict[str, Tensor | float], Tensor]:
-        """Eq. 13, L_adl, and the hard labels (2B,): those of unlabelled rows that pass the threshold and, with guidance, F."""
+        """Eq. 13, L_adl, and the hard labels (2B,): those of unlabelled rows that pass the threshold and, with guidance, F.
+
+        s: the novelty of the unlabelled rows.
+        """
         switches, debiased = self.options.ablation, self.options.debiased
         temperature = self.options.baseline.student_temperature
         student = output["debiased" if "debiased" in output else "classifier"]  # ablation row (2): no own classifier
@@ -141,7 +213,6 @@ class DebGCD(SimGCD):
             terms["debiased_labelled"] = supervised
         if switches.unlabelled:
             logits = output["classifier"].detach()[batch.free]
-            s = losses.novelty(output["detector"].detach()[batch.free]) if "detector" in output else None
             if s is not None and switches.guidance and debiased.on_side:
                 logits = losses.on_side(logits, s, self.sizes.known)
             use_certainty = switches.guidance and debiased.certainty
@@ -180,7 +251,16 @@ class DebGCD(SimGCD):
         return super().scores(output) | debiased
 
     def novelty(self, output: Output) -> Tensor | None:
-        return losses.novelty(output["detector"]) if "detector" in output else None
+        if "detector" not in output:
+            return None
+        return output["detector"] if self.options.detector.kind == "vote" else losses.novelty(output["detector"])
+
+
+def _remembered(network: Network) -> Tensor:
+    """The novelty of each training image before the first step: (N,)."""
+    found = network.memory.novelty
+    assert isinstance(found, Tensor)
+    return found
 
 
 def quantile_by_category(confidence: Tensor, choice: Tensor, share: float) -> Tensor:

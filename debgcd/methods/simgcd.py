@@ -59,17 +59,12 @@ class SimGCD(Method):
     Options: ClassVar[type[Options]] = SimGCDOptions
     options: SimGCDOptions
 
-    @property
-    def novel_first(self) -> bool:
-        """Whether a warm start asks which images look new before it clusters."""
-        return False
-
     def heads(self) -> nn.ModuleDict:
         classifier = Prototypes(self.sizes.width, self.sizes.k)
         return nn.ModuleDict({"classifier": classifier, "projection": self.options.heads.projection(self.sizes.width)})
 
     def begin(self, context: Context) -> None:
-        start_prototypes(self, context, self.options.heads.warm_start, self.novel_first)
+        start_prototypes(self, context, self.options.heads.warm_start)
 
     def loss(self, network: Network, batch: Batch, progress: Progress) -> Loss:
         return self.baseline_loss(network(batch.tokens), batch, progress)
@@ -101,8 +96,11 @@ class SimGCD(Method):
         return torch.softmax(logits / self.options.baseline.student_temperature, 1)
 
 
-def start_prototypes(method: Method, context: Context, warm: bool, novel_first: bool = False) -> None:
-    """Where classifiers start: where one came from another run, all there; else, if `warm`, from semi-supervised k-means."""
+def start_prototypes(method: Method, context: Context, warm: bool, new: Tensor | None = None) -> None:
+    """Where classifiers start: where one came from another run, all there; else, if `warm`, from semi-supervised k-means.
+
+    new: (N,) which images look new, if that was asked; see `prototypes`.
+    """
     network = context.network
     there = [name for name in method.per_category if name in network.heads]
     given = [name for name in there if name in context.given]
@@ -114,7 +112,7 @@ def start_prototypes(method: Method, context: Context, warm: bool, novel_first: 
                 context.features(),
                 context.label,
                 method.sizes.k,
-                novel_first=novel_first,
+                new=new,
                 seed=method.config.seed,
                 on_progress=report,
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -30,12 +30,12 @@ DUPLICATE = 0.8  # of the squared distance between the nearest two known classes
 FEWEST_KNOWN = 5  # with fewer there are too few pairs for a reliable minimum
 
 
-def unlabelled(setup: Setup) -> Inference:
-    """What the network says of the unlabelled training images, with every head that is reported."""
-    return infer(setup.network, setup.method, setup.tokens.centre(np.flatnonzero(setup.label < 0)))
+def unlabelled(setup: Setup, heads: Collection[str] | None = None) -> Inference:
+    """What the network says of the unlabelled training images; heads: as for `infer`."""
+    return infer(setup.network, setup.method, setup.tokens.centre(np.flatnonzero(setup.label < 0)), heads)
 
 
-def evaluate(run: Run, setup: Setup, inference: Inference) -> dict[str, Any]:
+def evaluate(run: Run, setup: Setup, inference: Inference, heads: Collection[str] | None = None) -> dict[str, Any]:
     """All measures on the unlabelled training images and, if there is one, on the test split; as in evaluation.json."""
     if not run.manifest.has_truth:
         raise DataError(
@@ -48,7 +48,9 @@ def evaluate(run: Run, setup: Setup, inference: Inference) -> dict[str, Any]:
         result["unlabelled"] = measure(inference, truth, setup.known)
     truth = run.manifest.truth_ids(run.manifest.test_rows)
     if (truth >= 0).any():
-        result["test"] = measure(infer(setup.network, setup.method, _test_tokens(run, setup)), truth, setup.known)
+        result["test"] = measure(
+            infer(setup.network, setup.method, _test_tokens(run, setup), heads), truth, setup.known
+        )
     return result
 
 
@@ -60,7 +62,8 @@ def evaluate_during_training(run: Run, setup: Setup) -> dict[str, Any]:
     """
     network, method = setup.network, setup.method
     if not method.clusters:
-        return evaluate(run, setup, unlabelled(setup))
+        heads = {*method.per_category, *method.detectors} & network.learning  # the others are filled in the end
+        return evaluate(run, setup, unlabelled(setup, heads), heads)
     free = np.flatnonzero(setup.label < 0)
     result = {}
     for name, rows, tokens in (

@@ -1,0 +1,271 @@
+"""Novelty without training: the nearest training images vote, labelled ones against unlabelled ones.
+
+Labelled images are of known classes, unlabelled ones of any class. Where nearly all neighbours of an image are unlabelled, there
+is a class that nobody labelled. An image never votes on itself, so its own label cannot decide, however few labels there are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import log, sqrt
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+AXES = 128  # principal axes in which neighbours are sought; the remaining ones are mostly noise
+VOTERS = 60  # nearest images that vote
+DECAY = 20.0  # ranks over which a vote falls to 1/e
+MOST = 100_000  # training images that may vote; of more, a random part
+COPY = 1e-4  # an image this near (1 − cosine) is the image itself, or a copy, and has no vote
+BLOCK = 2048  # images whose similarities to all voters are in memory together
+KNOTS = 32  # of the calibration curve
+
+UNEVEN = 0.8  # spread of log r_c beyond which labels are given in uneven shares
+PUREST = 0.3  # share of a class's labelled images whose surroundings say how many of its images are labelled
+NEAR = 20  # neighbours that count there
+SHRINKAGE = 5.0  # neighbours of the mean class that are added to each
+
+
+@dataclass(frozen=True)
+class Share:
+    """How many of the unlabelled images are new, and how well the vote can tell."""
+
+    new: float  # at least; the estimate is a lower bound
+    low: float
+    high: float
+    error_known: float  # share of the known images that would be called new
+    error_new: float  # and of the new ones that would be called known
+
+
+class Neighbours(nn.Module):
+    """The vote: E, what labelled neighbours lead one to expect of unlabelled ones, against U, those that there are."""
+
+    mean: Tensor
+    axes: Tensor
+    points: Tensor
+    votes: Tensor
+    curve: Tensor
+    share: Tensor
+
+    def __init__(self, width: int, images: int):
+        super().__init__()
+        voters = min(images, MOST)
+        axes = max(1, min(AXES, width, voters - 1))
+        self.register_buffer("mean", torch.zeros(width))
+        self.register_buffer("axes", torch.zeros(width, axes))
+        self.register_buffer("points", torch.zeros(voters, axes, dtype=torch.float16))
+        self.register_buffer("votes", torch.zeros(voters))  # r_c of a labelled image, 0 of an unlabelled one
+        self.register_buffer("curve", torch.zeros(2, KNOTS))  # E / (E + U) -> novelty
+        self.register_buffer("share", torch.zeros(5))  # see `Share`
+
+    @torch.no_grad()
+    def fit(self, feature: Tensor, label: Tensor, known_share: float | None = None) -> None:
+        """From all training images: feature (N, width), label (N,), -1 where there is none.
+
+        known_share: of the unlabelled images, how many are of known classes, if the user knows it.
+        """
+        rates = self._move(feature, label)
+        weight = torch.where(label >= 0, rates.to(feature)[label.clamp_min(0)], 1.0)
+        curve, share = calibrated(self.vote(feature), label >= 0, weight, known_share)
+        self.curve.copy_(curve)
+        self.share.copy_(share)
+
+    @torch.no_grad()
+    def follow(self, feature: Tensor, label: Tensor, novelty: Tensor) -> None:
+        """Move to tuned features, which tell known from new images better, and keep the calibration of the untuned ones.
+
+        novelty: (N,) what was said of the same images before. Training pulls labelled images together, so that they no longer
+        stand for the unlabelled ones of their classes; but the n images that look newest can be as sure as the n newest were.
+        """
+        self._move(feature, label)
+        free = label < 0
+        at = torch.linspace(0, 1, KNOTS, device=feature.device, dtype=torch.float64)
+        place = self.vote(feature)[free].double().quantile(at)
+        self.curve.copy_(torch.stack([place, novelty[free].double().quantile(1 - at)]))
+
+    def _move(self, feature: Tensor, label: Tensor) -> Tensor:
+        """Take these images as voters; returns r_c (M,)."""
+        chosen = torch.arange(len(label), device=label.device)
+        if len(label) > len(self.votes):
+            drawn = torch.randperm(len(label), generator=torch.Generator().manual_seed(0))
+            chosen = drawn[: len(self.votes)].sort().values.to(label.device)
+        mean, axes = principal_axes(feature, self.axes.shape[1])
+        self.mean.copy_(mean)
+        self.axes.copy_(axes)
+        self.points.copy_(self.place(feature[chosen]))
+        voter = label[chosen]
+        labelled = voter >= 0
+        rates = class_rates(self._nearest(feature[chosen][labelled], NEAR), voter, voter[labelled])
+        self.votes.zero_()
+        self.votes[labelled] = rates.to(self.votes)[voter[labelled]]
+        return rates
+
+    def place(self, feature: Tensor) -> Tensor:
+        """(N, width) -> (N, axes), unit rows."""
+        return normalize((feature - self.mean) @ self.axes, dim=1)
+
+    def vote(self, feature: Tensor) -> Tensor:
+        """E / (E + U): (N, width) -> (N,), small where unlabelled images are more than labelled ones explain."""
+        found = [self._vote(part) for part in feature.split(BLOCK)]
+        return torch.cat(found) if found else feature.new_zeros(0)
+
+    def _vote(self, feature: Tensor) -> Tensor:
+        who = self._nearest(feature, VOTERS)
+        weight = torch.exp(-torch.arange(who.shape[1], device=who.device) / DECAY)
+        votes = torch.where(who >= 0, self.votes[who.clamp_min(0)], -1.0)
+        expected = (weight * votes.clamp_min(0)).sum(1)
+        unlabelled = (weight * (votes == 0)).sum(1)
+        return expected / (expected + unlabelled).clamp_min(1e-12)
+
+    def _nearest(self, feature: Tensor, count: int) -> Tensor:
+        """Numbers of the nearest voters, nearest first, without the image itself: (N, width) -> (N, count), -1 for none."""
+        points = normalize(self.points.float(), dim=1)
+        parts = []
+        for part in feature.split(BLOCK):
+            similarity = self.place(part) @ points.T
+            similarity = similarity.masked_fill(similarity > 1 - COPY, -torch.inf)
+            best = similarity.topk(min(count, len(points)), dim=1)
+            parts.append(torch.where(best.values == -torch.inf, -1, best.indices))
+        return torch.cat(parts) if parts else torch.empty(0, count, dtype=torch.int64, device=feature.device)
+
+    def forward(self, feature: Tensor) -> Tensor:
+        """Novelty, the probability that an unlabelled image is new: (N, width) -> (N,)."""
+        return interpolate(self.vote(feature.float()), self.curve)
+
+    @property
+    def told(self) -> Share:
+        return Share(*self.share.tolist())
+
+
+def principal_axes(points: Tensor, axes: int) -> tuple[Tensor, Tensor]:
+    """Mean and the `axes` directions of largest variance: (N, d) -> (d,), (d, axes); unit columns, zero where there are fewer."""
+    mean = points.double().mean(0)
+    centred = points.double() - mean
+    if len(points) < points.shape[1]:
+        # the same from the smaller matrix; the larger one has so many zero eigenvalues that eigh may not converge
+        values, coordinates = torch.linalg.eigh(centred @ centred.T)
+        found = centred.T @ coordinates[:, -axes:]
+        length = found.norm(dim=0)
+        keep = values[-axes:] > 1e-12 * values[-1]
+        directions = torch.where(keep, found / length.clamp_min(1e-300), 0.0)
+    else:
+        directions = torch.linalg.eigh(centred.T @ centred)[1][:, -axes:]  # ascending
+    return mean.to(points.dtype), directions.to(points.dtype)
+
+
+def class_rates(near: Tensor, voter: Tensor, own: Tensor) -> Tensor:
+    """r_c, how many unlabelled images each labelled one of a class stands for, relative to the mean class: -> (M,).
+
+    near: (L, n) neighbours of the labelled images, -1 for none; voter: (N,) labels of all who vote; own: (L,) their own labels.
+    Judged at the labelled images that lie deepest in their class, where few neighbours are of other classes. All 1 unless
+    the classes differ a lot: from few images the rates are too rough to be of use.
+    """
+    classes = int(voter.max()) + 1
+    label = torch.where(near >= 0, voter[near.clamp_min(0)], classes)
+    mine, free = (label == own[:, None]).sum(1).double(), (label == -1).sum(1).double()
+    foreign = ((label >= 0) & (label < classes) & (label != own[:, None])).sum(1).double()
+    rates = torch.zeros(classes, 2, dtype=torch.float64, device=near.device)
+    for c in range(classes):
+        rows = (own == c).nonzero()[:, 0]
+        if len(rows):
+            deepest = rows[(foreign[rows] - mine[rows]).argsort()[: max(1, round(PUREST * len(rows)))]]
+            rates[c] = torch.stack([free[deepest].mean(), mine[deepest].mean()])
+    there = rates.sum(1) > 0
+    mean = rates[there].mean(0) if there.any() else torch.ones(2, dtype=torch.float64, device=near.device)
+    mean = mean / mean.sum()
+    log_rate = ((rates[:, 0] + 1 + SHRINKAGE * mean[0]) / (rates[:, 1] + 1 + SHRINKAGE * mean[1])).log()
+    log_rate = torch.where(there, log_rate - log_rate[there].mean() if there.any() else 0.0, 0.0)
+    spread = float(log_rate[there].std(correction=0)) if there.any() else 0.0
+    return log_rate.exp() if spread > UNEVEN else torch.ones_like(log_rate)
+
+
+def calibrated(
+    vote: Tensor, labelled: Tensor, weight: Tensor, known_share: float | None = None
+) -> tuple[Tensor, Tensor]:
+    """The curve from votes to novelty, (2, KNOTS), and what `Share` says, (5,).
+
+    vote, labelled, weight: (N,); weight: how many images of its class a labelled one stands for, 1 for unlabelled ones.
+
+    Labelled images are a sample of the known ones. So at each vote the unlabelled ones are as many known ones as there are
+    labelled ones there, times the ratio of known unlabelled images to labelled ones; the others are new.
+    """
+    vote, weight = vote.double().cpu(), weight.double().cpu()
+    labelled = labelled.cpu()
+    known = known_part(vote, labelled, weight) if known_share is None else known_share
+    ratio = known * float((~labelled).sum()) / max(1e-9, float(weight[labelled].sum()))
+    place, odds = rising(vote, labelled, weight)
+    curve = _knots(place, (1 - ratio * odds).clamp(0, 1))
+    new = (interpolate(vote, curve) > 0.5).double()
+    wrong = float((new * weight)[labelled].sum() / weight[labelled].sum().clamp_min(1e-9))
+    said = float(new[~labelled].mean()) if (~labelled).any() else 0.0
+    missed = 1 - (said - known * wrong) / (1 - known) if known < 1 else 0.0
+    low, high = (known, known) if known_share is not None else _interval(vote, labelled, weight)
+    return curve, torch.tensor([1 - known, 1 - high, 1 - low, wrong, min(1.0, max(0.0, missed))])
+
+
+def known_part(vote: Tensor, labelled: Tensor, weight: Tensor) -> float:
+    """How many of the unlabelled images are of known classes: at most this share (best bin estimation, Garg et al. 2021).
+
+    Above some vote there are hardly any new images. There the share of unlabelled images, over that of labelled ones, is the
+    answer; the place is chosen where its upper confidence bound is lowest.
+    """
+    if not labelled.any() or labelled.all():
+        return 1.0
+    order = vote[labelled].argsort()
+    known, mass = vote[labelled][order], weight[labelled][order]
+    free = vote[~labelled].sort().values
+    above = mass.flip(0).cumsum(0).flip(0) / mass.sum()  # from each labelled vote on
+    free_above = 1 - torch.searchsorted(free, known).double() / len(free)
+    doubt = sqrt(log(40) / 2 / len(free)) + sqrt(log(40) / 2 / len(known))
+    best = ((free_above + 1.01 * doubt) / above).argmin()
+    return min(1.0, float(free_above[best] / above[best]))
+
+
+def _interval(vote: Tensor, labelled: Tensor, weight: Tensor, draws: int = 200) -> tuple[float, float]:
+    """The middle 90 % of `known_part` over bootstrap samples of the images."""
+    groups = [rows for rows in (labelled.nonzero()[:, 0], (~labelled).nonzero()[:, 0]) if len(rows)]
+    generator = torch.Generator().manual_seed(0)
+    found = []
+    for _ in range(draws):
+        rows = torch.cat([rows[torch.randint(len(rows), (len(rows),), generator=generator)] for rows in groups])
+        found.append(known_part(vote[rows], labelled[rows], weight[rows]))
+    low, high = torch.tensor(found).quantile(torch.tensor([0.05, 0.95])).tolist()
+    return low, high
+
+
+def rising(vote: Tensor, labelled: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Labelled per unlabelled image as a rising function of the vote: mean votes of blocks of images, and their odds.
+
+    Isotonic regression of "labelled" on the vote by pooling adjacent violators.
+    """
+    order = vote.argsort(stable=True)
+    mass = weight[order]
+    blocks: list[list[float]] = []  # mass, votes times mass, mass of labelled ones
+    for w, x, y in zip(mass.tolist(), (vote[order] * mass).tolist(), (labelled[order] * mass).tolist(), strict=True):
+        blocks.append([w, x, y])
+        while len(blocks) > 1 and blocks[-2][2] * blocks[-1][0] >= blocks[-1][2] * blocks[-2][0]:
+            last = blocks.pop()
+            blocks[-1] = [p + q for p, q in zip(blocks[-1], last, strict=True)]
+    total, votes, known = torch.tensor(blocks, dtype=torch.float64).T
+    return votes / total, known / (total - known).clamp_min(1e-9)
+
+
+def _knots(place: Tensor, novelty: Tensor) -> Tensor:
+    """A curve of KNOTS points, thinned or with its last point repeated: (2, KNOTS)."""
+    at = (
+        torch.linspace(0, len(place) - 1, KNOTS).round().long()
+        if len(place) > KNOTS
+        else torch.arange(KNOTS).clamp(max=len(place) - 1)
+    )
+    return torch.stack([place[at], novelty[at]]).float()
+
+
+def interpolate(x: Tensor, curve: Tensor) -> Tensor:
+    """Linear between the points of a curve (2, n) with rising places, constant beyond: (N,) -> (N,)."""
+    place, value = curve.to(x)
+    right = torch.searchsorted(place.contiguous(), x.contiguous()).clamp(1, len(place) - 1)
+    left = right - 1
+    width = (place[right] - place[left]).clamp_min(1e-12)
+    share = ((x - place[left]) / width).clamp(0, 1)
+    return value[left] + share * (value[right] - value[left])
