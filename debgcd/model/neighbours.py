@@ -239,11 +239,12 @@ def rising(vote: Tensor, labelled: Tensor, weight: Tensor) -> tuple[Tensor, Tens
 
     Isotonic regression of "labelled" on the vote by pooling adjacent violators.
     """
-    order = vote.argsort(stable=True)
-    mass = weight[order]
+    at, which = vote.unique(return_inverse=True)
+    total = torch.zeros_like(at).index_add_(0, which, weight)
+    known = torch.zeros_like(at).index_add_(0, which, labelled * weight)
     blocks: list[list[float]] = []  # mass, votes times mass, mass of labelled ones
-    for w, x, y in zip(mass.tolist(), (vote[order] * mass).tolist(), (labelled[order] * mass).tolist(), strict=True):
-        blocks.append([w, x, y])
+    for block in torch.stack([total, at * total, known], 1).tolist():
+        blocks.append(block)
         while len(blocks) > 1 and blocks[-2][2] * blocks[-1][0] >= blocks[-1][2] * blocks[-2][0]:
             last = blocks.pop()
             blocks[-1] = [p + q for p, q in zip(blocks[-1], last, strict=True)]

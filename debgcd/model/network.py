@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from debgcd.model.backbone import Backbone
 
+LEAST_SPREAD = 0.1  # of the mean channel's: channels that vary less are not stretched further
+
 
 @dataclass(frozen=True)
 class Output:
@@ -66,10 +68,14 @@ class Network(nn.Module):
 
         A CNN's pooled features are positive and off-centre, so that all cosines are near 1; a ViT's last LayerNorm
         already does this. Only backbones that say `standardise` are changed.
+
+        A channel that hardly varies in these images is not stretched to the spread of the others: tuning may wake it, and
+        then it would drown them all. Within one step every feature would point the same way.
         """
         if self.backbone.standardise:
+            spread = feature.std(0, correction=0)
             self.feature_mean.copy_(feature.mean(0))
-            self.feature_scale.copy_(1 / feature.std(0, correction=0).clamp_min(1e-4))
+            self.feature_scale.copy_(1 / spread.clamp_min(max(1e-4, LEAST_SPREAD * float(spread.mean()))))
 
     def state(self) -> dict[str, Tensor]:
         """The model: the tuned blocks, the heads, the fixed standardisation, by name."""

@@ -2,6 +2,7 @@
 
     checkpoints/step-00000200/{state.safetensors, state.json}      the newest few
     checkpoints/best/step-00000100/...                              only where the run keeps its best model
+    checkpoints/healthy/step-00000100/...                           only where it is watched: the best state so far
 
 Nothing about randomness is in them: the next batch is a function of (seed, step).
 """
@@ -84,10 +85,14 @@ def keep_best(folder: Path, step: int, network: Network, score: float | None) ->
         prune(folder, 1)
 
 
-def restore_best(folder: Path, network: Network) -> None:
-    """Load the network that `keep_best` kept, if it kept one."""
+def restore_best(folder: Path, network: Network) -> int | None:
+    """Load the network that `keep_best` kept, if it kept one, and return its step."""
+    step = None
     for place in places(folder)[-1:]:
-        _load(place, read(place).tensors, network)
+        state = read(place)
+        _load(place, state.tensors, network)
+        step = state.step
+    return step
 
 
 def places(folder: Path) -> list[Path]:

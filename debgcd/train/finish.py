@@ -132,22 +132,29 @@ def _distances(unit: Tensor) -> Tensor:
     return (2 - 2 * unit @ unit.T).fill_diagonal_(torch.inf)
 
 
-def finish(run: Run, setup: Setup, inference: Inference, scores: dict[str, Any] | None) -> None:
+def finish(run: Run, setup: Setup, inference: Inference, scores: dict[str, Any] | None, health: dict[str, Any]) -> None:
     """Write what a run ends with; predictions.csv comes last, so that where it is the rest is too."""
     k = setup.method.sizes.k  # smaller than the configuration's where categories were pruned
     found = categories(run.manifest.classes, k)
     save_model(run.model, setup.network.state(), replace(run.config, k=k), found, len(setup.label))
-    if scores is not None:
-        write_evaluation(run, scores, k)
+    write_evaluation(run, scores or {}, k, health)
     paths = [run.manifest.paths[row] for row in run.manifest.training_rows[setup.label < 0]]
     write_text(run.predictions, predictions_csv(prediction_rows(paths, inference, found)))
 
 
-def write_evaluation(run: Run, scores: dict[str, Any], k: int) -> dict[str, Any]:
-    """Write and return evaluation.json: what was measured, and of which run; k: categories at its end."""
+def write_evaluation(run: Run, scores: dict[str, Any], k: int, health: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Write and return evaluation.json: what was measured, and of which run; k: categories at its end.
+
+    health: what was seen while it was trained; None: as it was written then.
+    """
     config = run.config
+    if health is None:
+        try:
+            health = read_evaluation(run).get("health")
+        except DataError:
+            health = None  # the file is gone or damaged, and only training can see it
     facts = {"method": config.method, "seed": config.seed, "preset": config.preset, "backbone": config.backbone.name}
-    written = {**facts, "views": views_label(config), "k": k, **scores}
+    written = {**facts, "views": views_label(config), "k": k, **scores, "health": health}
     write_json(run.evaluation, written)
     return written
 

@@ -10,7 +10,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +28,7 @@ from debgcd.progress import progress as bar
 from debgcd.schedules import Progress
 from debgcd.train import checkpoint
 from debgcd.train.finish import evaluate, evaluate_during_training, finish, prune, unlabelled
+from debgcd.train.health import Watch
 from debgcd.train.run import Run
 from debgcd.train.setup import Setup
 from debgcd.train.watch import Metrics, Utilisation
@@ -76,7 +77,7 @@ def train(run: Run, setup: Setup) -> None:
     config, network, method = run.config, setup.network, setup.method
     long = length(config.schedule, len(setup.label), method.trains)
     optimiser = sgd(network, config.schedule) if method.trains else None
-    context = Context(network, setup.features, torch.from_numpy(setup.label).to(setup.device))
+    context = Context(network, setup.features, torch.from_numpy(setup.taught).to(setup.device))
     utilisation = Utilisation(run.manifest, setup)
     measurable = run.manifest.has_truth
     choosy = measurable and config.model_kept == "best-old"
@@ -89,6 +90,11 @@ def train(run: Run, setup: Setup) -> None:
 
     batches = _batches(setup, long, first, config.seed)
     with Metrics(run, first) as metrics:
+        watch = Watch(run, setup, long.steps, metrics.signs)
+        if resumed is None and method.trains:
+            _look(watch, metrics, 0)
+            if measurable:
+                metrics.write(0, {"evaluation": evaluate_during_training(run, setup)})
         with bar("training") as report, stop_requests() as stop:
             for number in range(first, long.steps):
                 assert optimiser is not None  # a method that does not train has no steps
@@ -118,18 +124,22 @@ def train(run: Run, setup: Setup) -> None:
                     if choosy and "test" in scores:
                         old = scores["test"]["gcd"]["accuracy"]["old"]
                         checkpoint.keep_best(run.checkpoints / "best", done, network, old)
+                _look(watch, metrics, done)
+                if watch.problem is not None and config.run.watch == "act":
+                    watch.go_back()
+                    break
                 stopped = stop.is_set()
                 if not last and (stopped or done % config.run.checkpoint_every == 0):
                     checkpoint.save(run.checkpoints, done, network, optimiser, config.run.keep, digest)
                 if not last and stopped:
                     raise Interrupted
-        if resumed != long.steps:
+        if resumed != long.steps and watch.kept is None:
             checkpoint.save(run.checkpoints, long.steps, network, optimiser, config.run.keep, digest)
         if stop.is_set():  # in the last step
             raise Interrupted
         checkpoint.restore_best(run.checkpoints / "best", network)
         with torch.no_grad():
-            method.settle(context)
+            method.settle(replace(context, label=torch.from_numpy(setup.label).to(setup.device)))
         inference = unlabelled(setup)
         if config.prune:
             setup = prune(setup, config, inference)
@@ -137,7 +147,13 @@ def train(run: Run, setup: Setup) -> None:
         final = evaluate(run, setup, inference) if measurable else None
         if final is not None:
             metrics.write(long.steps, {"evaluation": final, **utilisation.hard_labels()})
-        finish(run, setup, inference, final)
+        finish(run, setup, inference, final, watch.report())
+
+
+def _look(watch: Watch, metrics: Metrics, step: int) -> None:
+    signs = watch.look(step)
+    if signs is not None:
+        metrics.write(step, {"signs": asdict(signs)})
 
 
 @torch.no_grad()
@@ -159,11 +175,11 @@ def _batches(setup: Setup, long: Length, first: int, seed: int) -> Iterator[tupl
     while start < long.steps:
         end = (start // long.steps_per_epoch + 1) * long.steps_per_epoch if setup.method.resamples else long.steps
         steps = range(start, min(end, long.steps))
-        sampler = setup.method.sampler(setup.label, long.batch, setup.network)
+        sampler = setup.method.sampler(setup.taught, long.batch, setup.network)
         ahead = setup.tokens.random(sampler.draws(number) for number in steps)
         for number, tokens in zip(steps, ahead, strict=True):
             draws = sampler.draws(number)
-            yield draws.image, Batch.of(tokens, draws, setup.label[draws.image], setup.device, seed)
+            yield draws.image, Batch.of(tokens, draws, setup.taught[draws.image], setup.device, seed)
         start = end
 
 

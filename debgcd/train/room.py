@@ -82,7 +82,7 @@ def run_bytes(config: Config, manifest: Manifest, backbone: Backbone) -> int:
     momentum = _bytes(network.trained().values()) if method.trains else 0
     long = length(config.schedule, images, method.trains)
     saved = min(config.run.keep + 1, long.steps // config.run.checkpoint_every + 1)  # one more before the oldest goes
-    best = 2 * model if config.model_kept == "best-old" else 0
+    best = 2 * model * ((config.model_kept == "best-old") + (config.run.watch == "act" and method.trains))
     return saved * (model + momentum + _bytes(network.remembered().values())) + best + model + ROW * len(manifest)
 
 

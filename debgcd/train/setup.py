@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from debgcd.data.draws import uniform
 from debgcd.data.image_cache import open_image_cache
 from debgcd.data.loader import Images, default_workers, from_files
 from debgcd.data.manifest import Manifest
@@ -28,6 +29,9 @@ from debgcd.progress import progress
 from debgcd.train.bank import BankTokens, has_bank, open_bank
 from debgcd.train.run import Run
 
+FEWEST_LABELS = 10  # of a class from which some are held out
+FEWEST_HELD = 10  # in all; fewer say nothing
+
 
 @dataclass(frozen=True)
 class Setup:
@@ -37,12 +41,18 @@ class Setup:
     method: Method
     tokens: Tokens  # of the training images
     label: NDArray[np.int64]  # (N,), -1 where unlabelled
+    held: NDArray[np.bool_]  # (N,) labelled images whose labels training never sees
     known: int
     paths: Sequence[Path]  # (N,)
 
     @property
     def device(self) -> torch.device:
         return self.network.feature_mean.device
+
+    @property
+    def taught(self) -> NDArray[np.int64]:
+        """The labels that training sees: (N,), -1 where there is none."""
+        return np.where(self.held, -1, self.label)
 
     def features(self) -> Tensor:
         """(N, width) of all training images' centre crops, as the network stands."""
@@ -90,7 +100,22 @@ def prepare(run: Run, backbone: Backbone, tokens: Tokens) -> Setup:
     assert run.config.k is not None
     method = create(run.config, Sizes(backbone.width, run.config.k, known, len(label)))
     network = build(method, backbone).to(pick_device(run.config.run.device))
-    return Setup(network, method, tokens, label, known, run.manifest.training_paths)
+    held = held_out(label, run.config.run.held_out, run.config.seed) if method.trains else np.zeros(len(label), bool)
+    return Setup(network, method, tokens, label, held, known, run.manifest.training_paths)
+
+
+def held_out(label: NDArray[np.int64], share: float, seed: int) -> NDArray[np.bool_]:
+    """Which labelled images the loss never sees: this share of each class that has labels to spare; (N,).
+
+    Their number is the same for every seed, their choice is not.
+    """
+    held = np.zeros(len(label), dtype=bool)
+    order = uniform(seed, "held out", np.arange(len(label)))
+    for name in np.unique(label[label >= 0]):
+        rows = np.flatnonzero(label == name)
+        if len(rows) >= FEWEST_LABELS:
+            held[rows[np.argsort(order[rows])[: int(share * len(rows))]]] = True
+    return held if held.sum() >= FEWEST_HELD else np.zeros_like(held)
 
 
 def build(method: Method, backbone: Backbone) -> Network:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch.utils import deterministic
 
@@ -94,7 +95,8 @@ def measure(folder: Path) -> dict[str, object]:
     _require_same_settings(run, model)
     tokens = centre_tokens(run.config, run.manifest, model.network.backbone, cache)
     known, label = len(run.manifest.classes), run.manifest.training_labels
-    setup = Setup(model.network, model.method, tokens, label, known, run.manifest.training_paths)
+    held = np.zeros(len(label), dtype=bool)
+    setup = Setup(model.network, model.method, tokens, label, held, known, run.manifest.training_paths)
     return write_evaluation(run, evaluate(run, setup, unlabelled(setup)), len(model.categories))
 
 

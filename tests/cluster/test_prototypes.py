@@ -58,18 +58,18 @@ def beside_a_known_class() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return points, truth, torch.where((truth < 2) & (torch.arange(300) % 2 == 0), truth, -1)
 
 
-def test_novel_first_finds_a_new_class_beside_a_known_one() -> None:
+def test_what_looks_new_is_clustered_alone_so_a_class_beside_a_known_one_is_found() -> None:
     points, truth, label = beside_a_known_class()
     unit = points / points.norm(dim=1, keepdim=True)
-    right = {}
-    for novel_first in (False, True):
-        nearest = (unit @ prototypes(points, label, 4, novel_first=novel_first).T).argmax(1)
-        right[novel_first] = float((nearest[truth == 2] >= 2).double().mean())
-    assert right[True] > 0.9
-    assert right[False] < 0.5  # drawn into the known class
+    right = []
+    for new in (None, truth >= 2):
+        nearest = (unit @ prototypes(points, label, 4, new=new).T).argmax(1)
+        right.append(float((nearest[truth == 2] >= 2).double().mean()))
+    assert right[1] > 0.9
+    assert right[0] < 0.5  # drawn into the known class
 
 
-def test_novel_first_looks_at_points_with_the_scatter_within_classes_taken_out() -> None:
+def test_new_points_are_clustered_with_the_scatter_within_classes_taken_out() -> None:
     """One axis, in which every class varies widely, hides all others unless it is made short."""
     rng = torch.Generator().manual_seed(1)
     truth = torch.arange(4).repeat_interleave(60)
@@ -77,34 +77,34 @@ def test_novel_first_looks_at_points_with_the_scatter_within_classes_taken_out()
     points[torch.arange(240), truth] += 2.0
     points[:, 11] = 12 * torch.randn(240, generator=rng)
     label = torch.where((truth < 2) & (torch.arange(240) % 2 == 0), truth, -1)
-    found = prototypes(points, label, 4, novel_first=True)
+    found = prototypes(points, label, 4, new=truth >= 2)
     ours = found[2:, :11] / found[2:, :11].norm(dim=1, keepdim=True)
     assert sorted(ours.argmax(1).tolist()) == [2, 3]
     assert ours.amax(1).min() > 0.9
 
 
-def test_novel_first_reports_and_depends_on_the_seed_as_the_plain_start_does() -> None:
+def test_a_guided_start_reports_and_depends_on_the_seed_as_the_plain_one_does() -> None:
     points, _ = mixture(2, 9, 20, 6, 1.0)  # no clusters worth the name, so that restarts differ
     label = torch.where(torch.arange(180) < 20, torch.arange(180) % 2, -1)
     reports: list[tuple[int, int]] = []
     starts = [
-        prototypes(points, label, 20, novel_first=True, seed=seed, on_progress=lambda *at: reports.append(at))
+        prototypes(points, label, 20, new=label < 0, seed=seed, on_progress=lambda *at: reports.append(at))
         for seed in (0, 0, 1)
     ]
     assert torch.equal(starts[0], starts[1]) and not torch.equal(starts[0], starts[2])
     assert reports and reports[-1][0] == reports[-1][1]
 
 
-def test_novel_first_takes_a_cluster_for_a_class_that_has_no_labelled_image() -> None:
+def test_a_guided_start_takes_a_cluster_for_a_class_that_has_no_labelled_image() -> None:
     points, _, label = beside_a_known_class()
     label = torch.where(label == 1, 2, label)  # number 1 is missing
-    assert torch.equal(prototypes(points, label, 5, novel_first=True), prototypes(points, label, 5))
+    assert torch.equal(prototypes(points, label, 5, new=label < 0), prototypes(points, label, 5))
 
 
-def test_novel_first_starts_known_classes_at_their_labelled_images() -> None:
+def test_a_guided_start_has_known_classes_at_their_labelled_images() -> None:
     points, _, label = beside_a_known_class()
     unit = points / points.norm(dim=1, keepdim=True)
-    found = prototypes(points, label, 4, novel_first=True)
+    found = prototypes(points, label, 4, new=label < 0)
     for k in range(2):
         mean = unit[label == k].mean(0)
         torch.testing.assert_close(found[k], mean / mean.norm())
@@ -112,6 +112,6 @@ def test_novel_first_starts_known_classes_at_their_labelled_images() -> None:
 
 
 @pytest.mark.parametrize("k", [2, 290])
-def test_novel_first_without_new_classes_or_with_too_few_images_is_the_plain_start(k: int) -> None:
-    points, _, label = beside_a_known_class()
-    assert torch.equal(prototypes(points, label, k, novel_first=True), prototypes(points, label, k))
+def test_a_guided_start_without_new_classes_or_with_too_few_images_is_the_plain_start(k: int) -> None:
+    points, truth, label = beside_a_known_class()
+    assert torch.equal(prototypes(points, label, k, new=truth >= 2), prototypes(points, label, k))

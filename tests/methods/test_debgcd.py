@@ -29,6 +29,7 @@ from debgcd import losses
 from debgcd.cluster.prototypes import prototypes
 from debgcd.methods.base import Loss
 from debgcd.methods.debgcd import quantile_by_category
+from debgcd.model.neighbours import Neighbours
 from debgcd.model.network import Network, Output
 from debgcd.options import Config
 from debgcd.schedules import Progress
@@ -248,17 +249,92 @@ def test_a_detector_may_guide_the_warm_start(detector: bool, guides_start: bool)
         detector={"guides_start": guides_start},
         ablation=ABLATIONS[6 if detector else 3],
     )
-    network, method = made(chosen)
+    network, method = made(chosen, 60)
     rng = torch.Generator().manual_seed(0)
     truth = torch.arange(60) % K
     features = torch.randn(K, WIDTH, generator=rng)[truth] + torch.randn(60, WIDTH, generator=rng)
     label = torch.where((truth < KNOWN) & (torch.arange(60) % 2 == 0), truth, -1)
     with torch.no_grad():
         method.begin(context(network, lambda: features, label))
-    plain, guided = (prototypes(features, label, K, novel_first=first) for first in (False, True))
+    vote = Neighbours(WIDTH, 60)
+    vote.fit(features, label)
+    new = (label < 0) & (vote(features) > 0.5)
+    plain, guided = (prototypes(features, label, K, new=given) for given in (None, new))
     assert not torch.equal(plain, guided)
     for name in ("classifier", "debiased"):
         assert torch.equal(network.heads[name].weight, guided if detector and guides_start else plain)
+
+
+# Detectors without a loss of their own: the vote of neighbours, and the distance to known classes.
+
+
+def little_clouds() -> tuple[Tensor, Tensor]:
+    """60 features of K classes, and the labels of half of the known ones."""
+    rng = torch.Generator().manual_seed(0)
+    truth = torch.arange(60) % K
+    features = torch.randn(K, WIDTH, generator=rng)[truth] + 0.3 * torch.randn(60, WIDTH, generator=rng)
+    return features, torch.where((truth < KNOWN) & (torch.arange(60) % 4 < 2), truth, -1)
+
+
+@pytest.mark.parametrize("kind", ["vote", "distance"])
+def test_hard_labels_follow_what_was_said_of_each_image_before_the_first_step(kind: str) -> None:
+    """L_gcd and Eq. 13 with s of the image, whatever the heads say now; no L_sdl."""
+    chosen = config(detector={"kind": kind})
+    output, label = random_output(12), random_labels(12)
+    network, method = made(chosen)
+    said = torch.rand(12, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    network.memory.novelty = said
+    both = label.tolist() * 2
+    free = [i for i, y in enumerate(both) if y < 0]
+    without = expected_total(output, label.tolist(), 0.7, row=1)
+    labelled = [i for i, y in enumerate(both) if y >= 0]
+    expected = without + oracles.supervised(
+        [output["debiased"][i].tolist() for i in labelled], [both[i] for i in labelled], 0.1
+    )
+    expected += oracles.debiased_unlabelled(
+        [output["debiased"][i].tolist() for i in free],
+        [output["classifier"][i].tolist() for i in free],
+        [float(said[i % 12]) for i in free],
+        KNOWN,
+        0.85,
+        0.1,
+        use_certainty=True,
+        use_consistency=True,
+    )
+    kept = Output(output.feature, {name: value for name, value in output.heads.items() if name != "detector"})
+    network.forward = lambda tokens, heads=None: kept
+    loss = method.loss(network, batch(label), at(0.7))
+    assert loss.total.item() == pytest.approx(expected, rel=1e-6)
+    assert not any("detector" in name for name in loss.terms)
+
+
+@pytest.mark.parametrize("kind", ["vote", "distance"])
+def test_a_detector_without_a_loss_is_fitted_at_the_start_and_moves_to_the_tuned_features(kind: str) -> None:
+    network, method = made(config(heads={"hidden": 6}, detector={"kind": kind}), 60)
+    features, label = little_clouds()
+    with torch.no_grad():
+        method.begin(context(network, lambda: features, label))
+        first = method.novelty(network.from_feature(features, ["detector"]))
+        assert torch.equal(first, network.memory.novelty)
+        assert network.learning == {"classifier", "debiased", "projection"}
+        tuned = features + 5 * torch.nn.functional.one_hot(torch.arange(60) % K, WIDTH).float()
+        stale = method.novelty(network.from_feature(tuned, ["detector"]))
+        method.settle(context(network, lambda: tuned, label))
+        moved = method.novelty(network.from_feature(tuned, ["detector"]))
+    assert torch.equal(first, network.memory.novelty)
+    assert not torch.equal(stale, moved)
+    new = (torch.arange(60) % K >= KNOWN)[label < 0]
+    assert moved[label < 0][new].mean() > moved[label < 0][~new].mean() + 0.3
+
+
+def test_a_known_fraction_of_labelled_images_fixes_the_share_of_new_ones() -> None:
+    """20 labelled images, half of all those of known classes: 20 of the 40 others are known."""
+    network, method = made(config(detector={"kind": "vote", "labelled_fraction": 0.5}), 60)
+    features, label = little_clouds()
+    with torch.no_grad():
+        method.begin(context(network, lambda: features, label))
+    labelled = int((label >= 0).sum())
+    assert network.heads["detector"].told.new == pytest.approx(1 - labelled / (60 - labelled), abs=1e-6)
 
 
 # The detector alone: Table 12, "L_sdl".

@@ -1,0 +1,118 @@
+"""Does training harm small sets? 60 draws of 100–400 images from four data sets, each trained once from its own start.
+
+.venv/bin/python benchmarks/quality/draws.py --root DIR [--root DIR ...] [--jobs 2]
+
+DIR as for run.py. A draw has 2–10 known classes with 5–30 labels each, and 2–10 new ones; all of it is a function of the draw's
+number. The start is what the run's classifier says before its first step. Resumable; results/draws.json holds the runs, and
+docs/results.md their table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))  # for grid.py
+
+from grid import images_of  # noqa: E402
+from page import write_page  # noqa: E402
+
+from debgcd import config as configuration  # noqa: E402
+from debgcd.bench.networks import trunk_type  # noqa: E402
+from debgcd.data.manifest import Manifest  # noqa: E402
+from debgcd.machine import cache_folder, cores, facts  # noqa: E402
+from debgcd.reproduce.grid import ImageList, cell, devices, finish  # noqa: E402
+
+ROOT = HERE.parent.parent
+SETS = ("digits", "cifar10", "pets", "cub")
+DRAWS = 15  # of each set
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", type=Path, action="append", required=True, metavar="DIR", help="folder of the sets")
+    parser.add_argument("--work", type=Path, default=ROOT / "runs" / "draws", help="folder for the runs")
+    parser.add_argument("--cache", help="for view banks (default as debgcd train)")
+    parser.add_argument("--draws", type=int, default=DRAWS, metavar="N", help=f"of each set (default {DRAWS})")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="parallel runs; they share the cores")
+    options = parser.parse_args()
+    if options.jobs > 1:
+        os.environ["OMP_NUM_THREADS"] = str(max(1, cores() // options.jobs))
+    cells = []
+    for name in SETS:
+        whole = images_of(name, options.root, options.work, cache_folder(options.cache), 10**6, 10**9)
+        for number in range(options.draws):
+            images, k = draw(whole, number)
+            fixed = {"k": k, "run": {"cache": options.cache}, **chosen(name, len(images))}
+            config = configuration.override(configuration.compose("small"), fixed, where=name)
+            listed = ImageList.of(f"{name}{number}", images, options.work)
+            cells.append(cell(f"draw {number}", 0, listed, config, options.work))
+    failed = finish(cells, devices() * options.jobs)
+    if failed:
+        sys.exit("\n".join(f"{folder}: {reason}" for folder, reason in failed.items()))
+    written = {
+        **facts(),
+        "trunk": trunk_type(),
+        "command": "benchmarks/quality/draws.py",
+        "runs": [told(each.images.name, each.folder) for each in cells],
+    }
+    (HERE / "results" / "draws.json").write_text(json.dumps(written, indent=1) + "\n", "utf-8")
+    write_page(HERE / "results", ROOT / "docs" / "results.md")
+
+
+def chosen(name: str, images: int) -> dict[str, Any]:
+    """Pixels and steps for so many images of a set."""
+    size = 96 if name == "digits" else 160
+    return {
+        "views": {"size": size, "resize": round(size * 8 / 7)},
+        "schedule": {"steps": max(60, round(0.15 * images))},
+    }
+
+
+def draw(whole: Manifest, number: int) -> tuple[Manifest, int]:
+    """A small set as a person has it, and its number of classes."""
+    random = np.random.RandomState(number)
+    names = [truth or label for truth, label in zip(whole.truths, whole.labels, strict=True)]
+    classes = sorted({name for name in names if name is not None})
+    known = random.randint(2, min(10, len(classes) // 2) + 1)
+    new = random.randint(2, min(10, len(classes) - known) + 1)
+    size = max(8, random.randint(100, 401) // (known + new))
+    labels = min(random.randint(5, 31), (2 * size) // 3)
+    rows, given = [], []
+    training = set(whole.training_rows.tolist())
+    for position, name in enumerate(random.permutation(classes)[: known + new]):
+        here = [row for row in training if names[row] == name]
+        for i, row in enumerate(random.permutation(sorted(here))[:size]):
+            rows.append(int(row))
+            given.append(str(name) if position < known and i < labels else None)
+    truths = tuple(names[row] for row in rows)
+    return replace(whole.select(rows), labels=tuple(given), truths=truths), known + new
+
+
+def told(name: str, folder: Path) -> dict[str, Any]:
+    """Accuracy before the first step and at the end, and what the watch saw."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text("utf-8").splitlines()]
+    start = next(line["evaluation"]["unlabelled"] for line in lines if line["step"] == 0 and "evaluation" in line)
+    end = json.loads((folder / "evaluation.json").read_text("utf-8"))
+    return {
+        "set": name,
+        "k": end["k"],
+        "images": end["unlabelled"]["gcd"]["images"],
+        "start": start["gcd"]["accuracy"],
+        "end": end["unlabelled"]["gcd"]["accuracy"],
+        "auroc": end["unlabelled"]["auroc"],
+        "healthy": end["health"]["healthy"],
+        "kept_step": end["health"]["kept_step"],
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,151 @@
+"""Watches a run: does the network still know what it knew at its start? No truth is read here.
+
+A healthy run ends as any other. A run that fails says so at once; where `run.watch` is `act`, it goes back to the best state
+seen and ends there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from debgcd.inference.infer import features
+from debgcd.progress import say
+from debgcd.train import checkpoint
+from debgcd.train.run import Run
+from debgcd.train.setup import Setup
+
+LOOKS = 6  # during a run, besides the one before the first step
+IMAGES = 2000  # of the training images, evenly spaced, besides those held out
+
+LEAST_RANK = 2.0  # effective dimensions of the features
+LEAST_SPREAD = 0.01  # standard deviation of the novelty of all images
+LARGEST = 0.5  # share of images in one category ...
+GROWN = 0.25  # ... and how much larger than at the start
+AGREEMENT_LOST = 0.1  # share of images
+
+
+@dataclass(frozen=True)
+class Signs:
+    """What can be seen of a network without truth; None where there is nothing to see it by."""
+
+    rank: (
+        float  # effective dimensions of the unit-length features: (Σλ)² / Σλ² over the eigenvalues of their covariance
+    )
+    largest: float | None  # share of the unlabelled images in the largest category
+    spread: float | None  # standard deviation of the novelty of unlabelled images
+    held_out: float | None  # accuracy on labelled images that the loss never sees
+    agreement: float | None  # share of unlabelled images that classifier and vote put on the same side
+
+    @property
+    def score(self) -> float:
+        return (self.held_out or 0.0) + (self.agreement or 0.0)
+
+
+class Watch:
+    """The looks at one run. Earlier ones are read from metrics.jsonl, so a resumed run judges as if it had not stopped."""
+
+    def __init__(self, run: Run, setup: Setup, steps: int, seen: Mapping[int, Mapping[str, Any]]):
+        self._run, self._setup, self._acts = run, setup, run.config.run.watch == "act"
+        self._at = {round(steps * i / LOOKS) for i in range(LOOKS + 1)} if run.config.run.watch != "off" else set()
+        self._seen = {step: Signs(**signs) for step, signs in seen.items()}
+        self.kept: int | None = None  # step of the state that the run went back to
+        last = self._seen.get(max(self._seen, default=0))
+        self.problem = None if last is None else self._judge(last)
+
+    def look(self, step: int) -> Signs | None:
+        """What is seen after this many steps, if it is time to look; also judges it and keeps the best state."""
+        if step not in self._at:
+            return None
+        signs = self._seen[step] = self._signs()
+        self.problem = self._judge(signs)
+        if self.problem is None and self._acts:
+            # of equally good states the later one has learned more
+            checkpoint.keep_best(self._place, step, self._setup.network, signs.score + 1e-9 * step)
+        if self.problem is not None:
+            say(f"warning: after {step} steps {self.problem}")
+        return signs
+
+    def _judge(self, signs: Signs) -> str | None:
+        return problem(signs, self._seen.get(0, signs), int(self._setup.held.sum()))
+
+    def go_back(self) -> None:
+        """Return the network to the best state seen."""
+        self.kept = checkpoint.restore_best(self._place, self._setup.network)
+        say(f"training ends here, with the model of step {self.kept}, the best seen")
+
+    @property
+    def _place(self) -> Path:
+        return self._run.checkpoints / "healthy"
+
+    def report(self) -> dict[str, Any]:
+        """For evaluation.json."""
+        signs = {str(step): asdict(self._seen[step]) for step in sorted(self._seen)}
+        return {"healthy": self.problem is None, "problem": self.problem, "kept_step": self.kept, "signs": signs}
+
+    @torch.no_grad()
+    def _signs(self) -> Signs:
+        setup, method, network = self._setup, self._setup.method, self._setup.network
+        count = len(setup.label)
+        some = np.unique(np.linspace(0, count - 1, min(count, IMAGES)).astype(np.int64))
+        rows = np.union1d(some, np.flatnonzero(setup.held))
+        feature = features(network, setup.tokens.centre(rows))
+        learned = set(method.detectors) & network.learning
+        asked = learned if method.clusters else {*method.answers, *learned}
+        output = network.from_feature(feature, asked)
+        free = torch.from_numpy(setup.label[rows] < 0).to(feature.device)
+        said = getattr(network.memory, "novelty", None)  # of a vote, before the first step
+        novelty = said[torch.from_numpy(rows).to(said.device)] if isinstance(said, Tensor) else method.novelty(output)
+        largest = accuracy = agreement = None
+        if not method.clusters:
+            category = next(iter(method.scores(output).values())).argmax(1)
+            largest = float(torch.bincount(category[free], minlength=1).amax() / free.sum().clamp_min(1))
+            held = torch.from_numpy(setup.held[rows]).to(feature.device)
+            if held.any():
+                truth = torch.from_numpy(setup.label[rows]).to(feature.device)
+                accuracy = float((category == truth)[held].double().mean())
+            if isinstance(said, Tensor) and novelty is not None:
+                same = (category >= setup.known) == (novelty > 0.5)
+                agreement = float(same[free].double().mean())
+        spread = None if novelty is None else float(novelty[free].double().std(correction=0))
+        return Signs(effective_rank(feature), largest, spread, accuracy, agreement)
+
+
+def effective_rank(feature: Tensor) -> float:
+    """(Σλ)² / Σλ² of the covariance of unit-length features: 1 if they differ along one line, or not at all."""
+    unit = normalize(feature.double(), dim=1)
+    centred = unit - unit.mean(0)
+    gram = centred @ centred.T if len(centred) < centred.shape[1] else centred.T @ centred
+    total = float(gram.diagonal().sum())
+    return total**2 / float(gram.square().sum()) if total > 1e-9 * len(unit) else 1.0
+
+
+def problem(now: Signs, start: Signs, held: int) -> str | None:
+    """What is wrong, in words; None if nothing. held: images that `held_out` is measured on."""
+    if now.rank < LEAST_RANK:
+        return "all images look alike to the network (its features have collapsed)"
+    if now.spread is not None and now.spread < LEAST_SPREAD:
+        return "novelty is nearly the same for every image"
+    if now.largest is not None and start.largest is not None and now.largest > max(LARGEST, start.largest + GROWN):
+        return f"{100 * now.largest:.0f} % of the images are in one category ({100 * start.largest:.0f} % at the start)"
+    if now.held_out is not None and start.held_out is not None:
+        p = start.held_out
+        doubt = 2 * (max(p * (1 - p), 0.05) / held) ** 0.5
+        if now.held_out < p - doubt:
+            return (
+                f"accuracy on {held} labelled images kept out of training fell from {100 * p:.0f} to "
+                f"{100 * now.held_out:.0f} %"
+            )
+    if now.agreement is not None and start.agreement is not None and now.agreement < start.agreement - AGREEMENT_LOST:
+        return (
+            "known and new images are confused: classifier and neighbours agree on "
+            f"{100 * now.agreement:.0f} % of them ({100 * start.agreement:.0f} % at the start)"
+        )
+    return None
