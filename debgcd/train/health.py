@@ -29,7 +29,7 @@ LEAST_RANK = 2.0  # effective dimensions of the features
 LEAST_SPREAD = 0.01  # standard deviation of the novelty of all images
 LARGEST = 0.5  # share of images in one category ...
 GROWN = 0.25  # ... and how much larger than at the start
-AGREEMENT_LOST = 0.1  # share of images
+AGREEMENT_LOST = 0.15  # share of images, besides what chance may do
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,8 @@ class Watch:
         return signs
 
     def _judge(self, signs: Signs) -> str | None:
-        return problem(signs, self._seen.get(0, signs), int(self._setup.held.sum()))
+        free = int((self._setup.label < 0).sum())
+        return problem(signs, self._seen.get(0, signs), int(self._setup.held.sum()), min(free, IMAGES))
 
     def go_back(self) -> None:
         """Return the network to the best state seen."""
@@ -127,25 +128,28 @@ def effective_rank(feature: Tensor) -> float:
     return total**2 / float(gram.square().sum()) if total > 1e-9 * len(unit) else 1.0
 
 
-def problem(now: Signs, start: Signs, held: int) -> str | None:
-    """What is wrong, in words; None if nothing. held: images that `held_out` is measured on."""
+def problem(now: Signs, start: Signs, held: int, free: int) -> str | None:
+    """What is wrong, in words; None if nothing. held, free: labelled and unlabelled images that were looked at."""
     if now.rank < LEAST_RANK:
         return "all images look alike to the network (its features have collapsed)"
     if now.spread is not None and now.spread < LEAST_SPREAD:
         return "novelty is nearly the same for every image"
     if now.largest is not None and start.largest is not None and now.largest > max(LARGEST, start.largest + GROWN):
         return f"{100 * now.largest:.0f} % of the images are in one category ({100 * start.largest:.0f} % at the start)"
-    if now.held_out is not None and start.held_out is not None:
-        p = start.held_out
-        doubt = 2 * (max(p * (1 - p), 0.05) / held) ** 0.5
-        if now.held_out < p - doubt:
-            return (
-                f"accuracy on {held} labelled images kept out of training fell from {100 * p:.0f} to "
-                f"{100 * now.held_out:.0f} %"
-            )
-    if now.agreement is not None and start.agreement is not None and now.agreement < start.agreement - AGREEMENT_LOST:
+    if now.held_out is not None and start.held_out is not None and now.held_out < start.held_out - _chance(held):
+        return (
+            f"accuracy on {held} labelled images kept out of training fell from {100 * start.held_out:.0f} to "
+            f"{100 * now.held_out:.0f} %"
+        )
+    lost = AGREEMENT_LOST + _chance(free)
+    if now.agreement is not None and start.agreement is not None and now.agreement < start.agreement - lost:
         return (
             "known and new images are confused: classifier and neighbours agree on "
             f"{100 * now.agreement:.0f} % of them ({100 * start.agreement:.0f} % at the start)"
         )
     return None
+
+
+def _chance(images: int) -> float:
+    """By how much a share of so many images may fall by chance: two standard errors of one near 0.85."""
+    return float(2 * (0.85 * 0.15 / max(1, images)) ** 0.5)
