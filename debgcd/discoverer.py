@@ -148,7 +148,8 @@ class Discoverer(BaseEstimator):
         """Write a model folder that `debgcd predict` and `Discoverer.load` can read."""
         model, folder = self._fitted(), Path(path)
         require_new(folder)
-        save_model(folder, model.network.state(), model.config, model.categories, model.images, model.labels)
+        state = model.network.state()
+        save_model(folder, state, model.config, model.categories, model.images, model.labels, model.novel)
 
     @classmethod
     def load(

@@ -20,7 +20,7 @@ from debgcd.evaluate import score
 from debgcd.methods import METHODS as THERE
 
 COLUMNS = ["path", "category", "id", "name", "known", "confidence", "novelty"]
-COLUMNS += ["top1_id", "top1_p", "top2_id", "top2_p", "top3_id", "top3_p"]
+COLUMNS += ["top1_id", "top1_p", "top2_id", "top2_p", "top3_id", "top3_p", "looks_new"]
 
 HAS_NOVELTY = {name: name in ("debgcd", "gcd", "sskmeans", "detector") for name in THERE}
 METHODS = list(THERE)

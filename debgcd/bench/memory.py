@@ -180,7 +180,7 @@ def scale(config: Config, images: int, width: int, repeats: int) -> dict[str, fl
     def predictions() -> None:
         paths = [Path(f"{i}.jpg") for i in range(images)]
         found = categories([f"class {i:05d}" for i in range(known)], config.k or known)
-        predictions_csv(prediction_rows(paths, infer(one.network, one.method, batches()), found))
+        predictions_csv(prediction_rows(paths, infer(one.network, one.method, batches()), found, None))
 
     predicted = np.where(random.random(images) < RIGHT, truth, random.integers(0, config.k, images))
     seconds = interleave({"step": Work(step)}, repeats, time.perf_counter)

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from debgcd.commands.options import Subparsers, add_command
-from debgcd.commands.show import print_json, print_scores
+from debgcd.commands.show import print_accuracy, print_json, print_scores
 from debgcd.progress import escaped
 
 
@@ -17,9 +17,10 @@ def add(subparsers: Subparsers) -> None:
         "evaluate",
         evaluate,
         "measure the accuracy of a finished run on images with a known truth",
-        "debgcd evaluate runs/photos --json",
+        "debgcd evaluate runs/photos --full",
     )
     parser.add_argument("run", type=Path, metavar="RUN")
+    parser.add_argument("--full", action="store_true", help="every measure, in the paper's terms")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -31,5 +32,5 @@ def evaluate(options: argparse.Namespace) -> None:
     if options.json:
         print_json(scores)
     else:
-        print_scores(scores)
+        print_scores(scores) if options.full else print_accuracy(scores)
         print(f"written to {escaped(options.run / 'evaluation.json')}")

@@ -3,11 +3,79 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from debgcd.progress import escaped
 
+if TYPE_CHECKING:
+    from debgcd.inference.model import Category, Novel
+    from debgcd.inference.predict import Prediction
+
+WIDTH = 80  # columns of a terminal
+LISTED = 30  # categories in the table at the end of a run
 MISLEADING = 0.1  # accuracy on Old by class name minus accuracy by matching
+
+
+def print_found(
+    rows: Sequence[Prediction], categories: Sequence[Category], novel: Novel | None, evaluation: dict[str, Any]
+) -> None:
+    """What a run found, in plain words: its categories, how many images look new, whether it is healthy."""
+    members = defaultdict(list)
+    for row in rows:
+        members[row["category"]].append(row)
+    used = sorted((each for each in categories if members[each.category]), key=lambda c: -len(members[c.category]))
+    new = [each for each in used if not each.known]
+    known = [each for each in used if each.known]
+    empty = len(categories) - len(used)
+    print(
+        f"\nFound {_count(len(new), 'new category', 'new categories')} and images of "
+        f"{_count(len(known), 'known class', 'known classes')} among {len(rows)} unlabelled images"
+        + (f"; {_count(empty, 'category has', 'categories have')} none." if empty else ".")
+    )
+    lines = []
+    for each in (new + known)[:LISTED]:
+        found = sorted(members[each.category], key=lambda row: -float(row["confidence"]))
+        sure = sum(float(row["confidence"]) for row in found) / len(found)
+        files = "  ".join(Path(str(row["path"])).name for row in found[:3])
+        lines.append([each.name, "new" if not each.known else "known", str(len(found)), f"{100 * sure:.0f} %", files])
+    print()
+    short_table(["category", "", "images", "sure", "examples"], lines)
+    if len(used) > LISTED:
+        print(f"... and {len(used) - LISTED} more")
+    look_new = [row["looks_new"] for row in rows if row["looks_new"] != ""]
+    if look_new and novel is not None:
+        count = sum(value in (True, "true") for value in look_new)
+        print(f"\n{count} of {len(look_new)} images look new ({_errors(novel)}).")
+    print_accuracy(evaluation)
+    health = evaluation.get("health")
+    if health is not None:
+        print("The run is healthy." if health["healthy"] else f"Warning: in training, {health['problem']}.")
+        if health["kept_step"] is not None:
+            print(f"The model is that of step {health['kept_step']}, the best seen.")
+
+
+def _count(number: int, one: str, several: str) -> str:
+    return f"{number} {one if number == 1 else several}"
+
+
+def _errors(novel: Novel) -> str:
+    """How often `looks_new` is expected to be wrong."""
+    text = f"expected errors: {100 * novel.error_known:.0f} % of the known images"
+    return text if novel.error_new is None else f"{text}, {100 * novel.error_new:.0f} % of the new ones"
+
+
+def print_accuracy(scores: dict[str, Any]) -> None:
+    """One line per split with truth: how many images are in the right category."""
+    for part, name in (("unlabelled", "unlabelled images"), ("test", "test images")):
+        if part in scores:
+            accuracy = scores[part]["gcd"]["accuracy"]
+            old, new = percent(accuracy["old"]), percent(accuracy["new"])
+            print(
+                f"Accuracy on the {name}: {percent(accuracy['all'])} % (known classes {old} %, new categories {new} %)."
+            )
 
 
 def print_scores(scores: dict[str, Any]) -> None:
@@ -51,6 +119,21 @@ def table(head: list[str], rows: list[list[str]]) -> None:
             for i, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         print("  ".join(cells).rstrip())
+
+
+def short_table(head: list[str], rows: list[list[str]]) -> None:
+    """As `table`, with the last column flush left and every line cut to WIDTH; a long name gives way first."""
+    head, *rows = ([escaped(cell) for cell in row] for row in [head, *rows])
+    longest = WIDTH // 3
+    lines = [[_cut(row[0], longest), *row[1:]] for row in [head, *rows]]
+    widths = [max(len(row[i]) for row in lines) for i in range(len(head) - 1)]
+    for row in lines:
+        cells = [row[0].ljust(widths[0])] + [row[i].rjust(widths[i]) for i in range(1, len(widths))]
+        print(_cut("  ".join([*cells, row[-1]]).rstrip(), WIDTH))
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 3] + "..."
 
 
 def print_json(value: Any) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from debgcd.commands.options import Subparsers, add_command, add_run_options, add_source, configured, read_source
-from debgcd.commands.show import print_scores
+from debgcd.commands.show import print_found
 from debgcd.progress import escaped
 
 if TYPE_CHECKING:
@@ -74,19 +75,12 @@ def resume(options: argparse.Namespace) -> None:
 
 
 def _print_results(run: Run) -> None:
-    """Print the scores of a finished run, its unused categories and its files."""
+    """Print what a finished run found, and where it is."""
+    from debgcd.inference.model import read_novel
     from debgcd.train.finish import read_evaluation, read_predictions
 
     rows, categories = read_predictions(run)
-    if run.evaluation.exists():
-        print_scores(read_evaluation(run))
-    used = {row["category"] for row in rows}
-    empty = [category.known for category in categories if category.category not in used]
-    if empty:
-        print(
-            f"{len(used)} of {len(categories)} categories are in use; categories without unlabelled images: {sum(empty)} known, "
-            f"{len(empty) - sum(empty)} new"
-        )
+    print_found(rows, categories, read_novel(run.model), read_evaluation(run))
     print(f"""
 categories of {len(rows)} unlabelled images: {escaped(run.predictions)}
-next: debgcd predict {escaped(run.folder)} PATH -o out.csv""")
+next: debgcd predict {escaped(shlex.quote(str(run.folder)))} PATH -o out.csv""")

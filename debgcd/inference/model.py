@@ -60,6 +60,23 @@ def categories(classes: Sequence[str], k: int) -> list[Category]:
 
 
 @dataclass(frozen=True)
+class Novel:
+    """Above which novelty an image looks new, chosen from labelled images alone, and how often that is wrong."""
+
+    above: float
+    error_known: float  # share of known images that look new
+    error_new: float | None = None  # share of new images that do not; None: the detector cannot tell
+    share: float | None = None  # of new images among the unlabelled ones of training, at least
+    share_low: float | None = None  # 90 % interval
+    share_high: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if value is not None and not (isinstance(value, (int, float)) and 0 <= value <= 1):
+                raise ValueError(f"novel.{name} must be a number from 0 to 1, not {value!r:.50}")
+
+
+@dataclass(frozen=True)
 class Model:
     """A trained model, ready to be asked."""
 
@@ -70,6 +87,7 @@ class Model:
     images: int  # that it was trained on
     sha256: str  # of its tensors
     labels: tuple[Label, ...] | None = None  # of the known classes, as given in Python; None: the ids
+    novel: Novel | None = None  # None without a detector
 
 
 def save_model(
@@ -79,16 +97,23 @@ def save_model(
     categories: Sequence[Category],
     images: int,
     labels: Sequence[Label] | None = None,
+    novel: Novel | None = None,
 ) -> None:
     """Write the folder at one instant; the same training gives the same model.safetensors, byte for byte.
 
-    images: how many it was trained on. labels: see `Model`.
+    images: how many it was trained on. labels, novel: see `Model`.
     """
     known = sum(category.known for category in categories)
     with new_folder(folder) as new:
         content = save_tensors({name: value.cpu().contiguous() for name, value in tensors.items()})
         (new / "model.safetensors").write_bytes(content)  # not safetensors' own writing: it hides what a full disk says
-        facts = {"format": FORMAT, "known": known, "images": images, "sha256": hashlib.sha256(content).hexdigest()}
+        facts: dict[str, Any] = {
+            "format": FORMAT,
+            "known": known,
+            "images": images,
+            "sha256": hashlib.sha256(content).hexdigest(),
+        }
+        facts["novel"] = None if novel is None else asdict(novel)
         write_json(new / "config.json", {**facts, "config": configuration.to_dict(config)})
         write_json(new / "categories.json", [category.to_json() for category in categories])
         if labels is not None:
@@ -105,6 +130,7 @@ def load_model(folder: Path, *, backbone: str | None, cache: Path, device: str =
         for name in ("known", "images"):
             if type(facts[name]) is not int or facts[name] < 0:
                 raise ValueError(f"{name} in config.json must be a whole number, not {facts[name]!r:.50}")
+        novel = None if facts.get("novel") is None else Novel(**facts["novel"])
         categories = read_categories(folder, facts["known"])
         tensors = _read_tensors(folder, facts["sha256"])
         config = configuration.from_dict(facts["config"], where=str(folder / "config.json"))
@@ -143,7 +169,17 @@ def load_model(folder: Path, *, backbone: str | None, cache: Path, device: str =
     except (KeyError, ValueError) as error:
         raise DataError(f"the model in {folder} does not fit its own configuration ({error}); restore it") from error
     labels = _read_labels(folder, [category.id for category in categories if category.known])
-    return Model(network.to(pick_device(device)), method, config, categories, facts["images"], facts["sha256"], labels)
+    network = network.to(pick_device(device))
+    return Model(network, method, config, categories, facts["images"], facts["sha256"], labels, novel)
+
+
+def read_novel(folder: Path) -> Novel | None:
+    """What a model folder says about images that look new."""
+    try:
+        found = read_json(folder / "config.json").get("novel")
+        return None if found is None else Novel(**found)
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise DataError(f"{folder / 'config.json'} cannot be read ({error}); {_RESTORE}") from error
 
 
 def _read_labels(folder: Path, ids: list[str]) -> tuple[Label, ...] | None:

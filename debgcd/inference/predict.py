@@ -15,7 +15,7 @@ from debgcd.data.manifest import Manifest, Skipped, scan
 from debgcd.errors import DataError, UsageError
 from debgcd.files import csv_text
 from debgcd.inference.infer import TOP, Inference, features, infer, probabilities
-from debgcd.inference.model import Category, Model, load_model
+from debgcd.inference.model import Category, Model, Novel, load_model
 from debgcd.inference.tokens import FreshTokens
 from debgcd.progress import Report, progress
 
@@ -23,9 +23,12 @@ Prediction = dict[str, str | int | float | bool]  # one row of predictions.csv, 
 
 COLUMNS = ["path", "category", "id", "name", "known", "confidence", "novelty"]
 COLUMNS += [f"top{i}_{what}" for i in range(1, TOP + 1) for what in ("id", "p")]
+COLUMNS += ["looks_new"]
 
 
-def prediction_rows(paths: Sequence[Path], inference: Inference, categories: Sequence[Category]) -> list[Prediction]:
+def prediction_rows(
+    paths: Sequence[Path], inference: Inference, categories: Sequence[Category], novel: Novel | None
+) -> list[Prediction]:
     """One row an image, with the columns of predictions.csv; an empty text where there is nothing to say."""
     rows = []
     for i, path in enumerate(paths):
@@ -43,6 +46,9 @@ def prediction_rows(paths: Sequence[Path], inference: Inference, categories: Seq
             there = rank < inference.top.shape[1]
             row[f"top{rank + 1}_id"] = categories[inference.top[i, rank]].id if there else ""
             row[f"top{rank + 1}_p"] = float(inference.probability[i, rank]) if there else ""
+        row["looks_new"] = ""
+        if inference.novelty is not None and novel is not None:
+            row["looks_new"] = bool(inference.novelty[i] > novel.above)
         rows.append(row)
     return rows
 
@@ -82,7 +88,7 @@ def predict(model: Model, manifest: Manifest, workers: int | None = None) -> Pre
         broken = usable.skipped[-1]
         raise DataError(f"none of the {len(manifest)} images can be used, e.g. {broken.file}: {broken.reason}")
     inference = ask(model, usable, workers)
-    return Predictions(prediction_rows(usable.paths, inference, model.categories), usable.skipped)
+    return Predictions(prediction_rows(usable.paths, inference, model.categories, model.novel), usable.skipped)
 
 
 def ask(model: Model, usable: Manifest, workers: int | None = None) -> Inference:

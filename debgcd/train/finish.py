@@ -17,9 +17,10 @@ from debgcd.cluster.kmeans import kmeans
 from debgcd.errors import DataError
 from debgcd.files import csv_field, read_json, write_json, write_text
 from debgcd.inference.infer import Inference, features, infer
-from debgcd.inference.model import Category, categories, read_categories, save_model, views_label
+from debgcd.inference.model import Category, Novel, categories, read_categories, save_model, views_label
 from debgcd.inference.predict import Prediction, prediction_rows, predictions_csv
 from debgcd.methods import create
+from debgcd.model.neighbours import Neighbours
 from debgcd.options import Config
 from debgcd.progress import say
 from debgcd.train.run import Run
@@ -27,6 +28,7 @@ from debgcd.train.setup import Setup, fresh_tokens
 from debgcd.train.watch import measure
 
 DUPLICATE = 0.8  # of the squared distance between the nearest two known classes
+EXCEED = 0.05  # share of the labelled images that look new to a detector without a calibration of its own
 FEWEST_KNOWN = 5  # with fewer there are too few pairs for a reliable minimum
 
 
@@ -136,10 +138,29 @@ def finish(run: Run, setup: Setup, inference: Inference, scores: dict[str, Any] 
     """Write what a run ends with; predictions.csv comes last, so that where it is the rest is too."""
     k = setup.method.sizes.k  # smaller than the configuration's where categories were pruned
     found = categories(run.manifest.classes, k)
-    save_model(run.model, setup.network.state(), replace(run.config, k=k), found, len(setup.label))
+    novel = novelty_limit(setup)
+    save_model(run.model, setup.network.state(), replace(run.config, k=k), found, len(setup.label), novel=novel)
     write_evaluation(run, scores or {}, k, health)
     paths = [run.manifest.paths[row] for row in run.manifest.training_rows[setup.label < 0]]
-    write_text(run.predictions, predictions_csv(prediction_rows(paths, inference, found)))
+    write_text(run.predictions, predictions_csv(prediction_rows(paths, inference, found, novel)))
+
+
+def novelty_limit(setup: Setup) -> Novel | None:
+    """Above which novelty an image looks new; None where the method says none.
+
+    A vote is calibrated: ½. Of any other detector, what one in twenty labelled images exceeds. If these trained it, known
+    images that it never saw exceed it more often.
+    """
+    head = dict(setup.network.heads.items()).get("detector")
+    if isinstance(head, Neighbours):
+        told = head.told
+        return Novel(0.5, told.error_known, told.error_new, told.new, told.low, told.high)
+    tokens = setup.tokens.centre(np.flatnonzero(setup.label >= 0))
+    said = infer(setup.network, setup.method, tokens, setup.method.detectors).novelty
+    if said is None or not len(said):
+        return None
+    above = float(np.quantile(said, 1 - EXCEED))
+    return Novel(above, float((said > above).mean()))
 
 
 def write_evaluation(run: Run, scores: dict[str, Any], k: int, health: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -197,6 +197,18 @@ def test_standardised_features_have_mean_zero_and_deviation_one() -> None:
     torch.testing.assert_close(feature.std(0, correction=0), torch.ones(WIDTH), atol=1e-5, rtol=0)
 
 
+def test_channels_that_hardly_vary_are_not_stretched() -> None:
+    """Tuning may wake them: with a scale of ten thousand, one step made them drown all others."""
+    network, _ = made()
+    feature = torch.randn(200, WIDTH, generator=torch.Generator().manual_seed(0))
+    feature[:, 0] = 0.0
+    feature[:, 1] *= 1e-3
+    network.standardise(feature)
+    mean = float(feature.std(0, correction=0).mean())
+    assert network.feature_scale[:2].tolist() == pytest.approx([10 / mean] * 2)
+    assert network.feature_scale[2:].tolist() == pytest.approx((1 / feature[:, 2:].std(0, correction=0)).tolist())
+
+
 def test_a_constant_feature_is_standardised_to_zero_and_not_to_nan() -> None:
     network, _ = made()
     network.standardise(torch.full((4, WIDTH), 3.0))

@@ -1,0 +1,137 @@
+"""The watch over a run: each sign, what it says, and that a failing run goes back to the best state seen."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from debgcd.train import health
+from debgcd.train.health import Signs, effective_rank, problem
+from debgcd.train.setup import held_out
+
+FINE = Signs(rank=20.0, largest=0.2, spread=0.3, held_out=0.9, agreement=0.9)
+
+
+@pytest.mark.parametrize(
+    ("now", "words"),
+    [
+        (replace(FINE, rank=1.5), "look alike"),
+        (replace(FINE, spread=0.001), "novelty is nearly the same"),
+        (replace(FINE, largest=0.8), "80 % of the images are in one category (20 % at the start)"),
+        (replace(FINE, held_out=0.7), "fell from 90 to 70 %"),
+        (replace(FINE, agreement=0.6), "agree on 60 % of them (90 % at the start)"),
+    ],
+)
+def test_each_sign_is_said(now: Signs, words: str) -> None:
+    assert problem(FINE, FINE, 100, 500) is None
+    assert words in (problem(now, FINE, 100, 500) or "")
+
+
+@pytest.mark.parametrize(
+    "now",
+    [
+        replace(FINE, largest=0.44),  # below half
+        replace(FINE, held_out=0.84),  # within chance for 100 images
+        replace(FINE, agreement=0.8),
+        Signs(rank=20.0, largest=None, spread=None, held_out=None, agreement=None),
+    ],
+)
+def test_what_chance_may_do_is_no_problem(now: Signs) -> None:
+    assert problem(now, FINE, 100, 500) is None
+
+
+def test_a_large_category_that_was_large_at_the_start_is_no_problem() -> None:
+    """Two known classes, and nine of ten images in one new one."""
+    assert problem(replace(FINE, largest=0.9), replace(FINE, largest=0.88), 100, 500) is None
+
+
+def test_effective_rank_counts_dimensions() -> None:
+    rng = torch.Generator().manual_seed(0)
+    assert effective_rank(torch.randn(4000, 5, generator=rng)) == pytest.approx(5, abs=0.1)
+    line = torch.cat([torch.ones(300, 1), torch.rand(300, 1, generator=rng)], 1)
+    assert effective_rank(line) == pytest.approx(1, abs=0.05)
+    assert effective_rank(torch.ones(50, 8)) == 1.0
+    assert effective_rank(torch.randn(6, 400, generator=rng)) == pytest.approx(5, abs=0.5)
+
+
+def test_labels_are_held_out_where_a_class_has_some_to_spare() -> None:
+    label = np.repeat([0, 1, 2, -1], [60, 45, 9, 30])
+    held = held_out(label, 0.1, 0)
+    assert [int(held[label == name].sum()) for name in (0, 1, 2, -1)] == [6, 4, 0, 0]
+    assert not np.array_equal(held, held_out(label, 0.1, 1)) and np.array_equal(held, held_out(label, 0.1, 0))
+    assert not held_out(label, 0.0, 0).any()
+    assert not held_out(label[:60], 0.1, 0).any()  # six images say nothing
+
+
+def signs_of(run: Path) -> dict[int, dict[str, float]]:
+    lines = (json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines())
+    return {line["step"]: line["signs"] for line in lines if "signs" in line}
+
+
+def test_a_run_is_looked_at_before_its_first_step_and_six_times_after(
+    train: Callable[..., object], shared_csv: Path, tmp_path: Path
+) -> None:
+    train(shared_csv, tmp_path / "run", schedule__steps=12)
+    assert list(signs_of(tmp_path / "run")) == [0, 2, 4, 6, 8, 10, 12]
+    found = json.loads((tmp_path / "run" / "evaluation.json").read_text())["health"]
+    assert list(found["signs"]) == ["0", "2", "4", "6", "8", "10", "12"]
+
+
+def failing_after(step: int) -> Callable[[Signs, Signs, int, int], str | None]:
+    looks = iter(range(100))
+    return lambda now, start, held, free: "the test says so" if next(looks) * 2 >= step else None
+
+
+def test_a_run_that_fails_goes_back_and_ends_with_a_warning(
+    train: Callable[..., object], shared_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its model is that of the best state seen, which is the last healthy one here: the signs do not change."""
+    monkeypatch.setattr(Signs, "score", property(lambda signs: 0.0))
+    monkeypatch.setattr(health, "problem", failing_after(6))
+    said = train(shared_csv, tmp_path / "run", schedule__steps=12, run__watch="act")
+    found = json.loads((tmp_path / "run" / "evaluation.json").read_text())["health"]
+    assert (found["healthy"], found["problem"], found["kept_step"]) == (False, "the test says so", 4)
+    assert said.code == 0 and "warning: after 6 steps the test says so" in said.err
+    assert "Warning: in training, the test says so." in said.out
+    kept = tmp_path / "run" / "checkpoints" / "healthy" / "step-00000004" / "state.safetensors"
+    from safetensors.torch import load_file
+
+    state, model = load_file(kept), load_file(tmp_path / "run" / "model" / "model.safetensors")
+    assert torch.equal(state["heads.classifier.weight"], model["heads.classifier.weight"])
+
+
+def test_where_it_only_warns_training_goes_on(
+    train: Callable[..., object], shared_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(shared_csv, tmp_path / "healthy", schedule__steps=12)
+    monkeypatch.setattr(health, "problem", failing_after(6))
+    said = train(shared_csv, tmp_path / "run", schedule__steps=12)
+    assert "warning: after 6 steps the test says so" in said.err
+    same = [(tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("healthy", "run")]
+    assert same[0] == same[1]
+    assert not (tmp_path / "run" / "checkpoints" / "healthy").exists()
+
+
+def test_a_collapse_is_seen(
+    train: Callable[..., object], shared_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Channels that hardly vary, stretched to the spread of the others as once they were, and a large step: rank one."""
+    from debgcd.model import network
+
+    monkeypatch.setattr(network, "LEAST_SPREAD", 0.0)
+    said = train(
+        shared_csv,
+        tmp_path / "run",
+        schedule__steps=12,
+        schedule__lr=50.0,
+        schedule__tail_lr=1.0,
+        run__watch="act",
+    )
+    found = json.loads((tmp_path / "run" / "evaluation.json").read_text())["health"]
+    assert said.code == 0 and not found["healthy"] and found["kept_step"] is not None, found
