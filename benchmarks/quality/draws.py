@@ -22,7 +22,7 @@ import numpy as np
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))  # for grid.py
 
-from grid import images_of  # noqa: E402
+from grid import chosen, images_of  # noqa: E402
 from page import write_page  # noqa: E402
 
 from debgcd import config as configuration  # noqa: E402
@@ -66,15 +66,6 @@ def main() -> None:
     }
     (HERE / "results" / "draws.json").write_text(json.dumps(written, indent=1) + "\n", "utf-8")
     write_page(HERE / "results", ROOT / "docs" / "results.md")
-
-
-def chosen(name: str, images: int) -> dict[str, Any]:
-    """Pixels and steps for so many images of a set."""
-    size = 96 if name == "digits" else 160
-    return {
-        "views": {"size": size, "resize": round(size * 8 / 7)},
-        "schedule": {"steps": max(60, round(0.15 * images))},
-    }
 
 
 def draw(whole: Manifest, number: int) -> tuple[Manifest, int]:

@@ -13,7 +13,6 @@ import argparse
 import json
 import os
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +21,12 @@ import yaml
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))  # for grid.py
 
-from grid import images_of  # noqa: E402
+from grid import chosen, images_of  # noqa: E402
 from page import write_page  # noqa: E402
 
 from debgcd import config as configuration  # noqa: E402
 from debgcd.bench.networks import trunk_type  # noqa: E402
 from debgcd.machine import cache_folder, cores, facts  # noqa: E402
-from debgcd.options import Config  # noqa: E402
 from debgcd.reproduce.grid import Cell, ImageList, cell, devices, finish  # noqa: E402
 from debgcd.reproduce.results import result  # noqa: E402
 from debgcd.reproduce.scale import classes_of  # noqa: E402
@@ -78,22 +76,16 @@ def main() -> None:
 
 
 def cells_of(grid: dict[str, Any], images: ImageList, k: int, work: Path, cache: str | None) -> list[Cell]:
-    fixed = {"k": k, "backbone": {"tuned_blocks": 2}, "run": {"cache": cache}}
+    fixed = {"k": k, "backbone": {"tuned_blocks": 2}, "run": {"cache": cache}, **chosen(images.name, images.count)}
     cells = []
     for row, values in grid["rows"].items():
-        changes = {key: value for key, value in values.items() if key != "preset"}
-        config = configuration.override(_short(values.get("preset", "small")), fixed, where=images.name)
+        changes = dict(values)
+        method = str(changes.pop("method", "debgcd"))
+        config = configuration.override(configuration.compose("small", method=method), fixed, where=images.name)
         config = configuration.override(config, changes, where=row)
         seeds = grid["seeds"] if isinstance(grid["seeds"], int) else grid["seeds"][row]
         cells += [cell(row, seed, images, config, work) for seed in range(seeds)]
     return cells
-
-
-def _short(preset: str) -> Config:
-    """The preset with the backbone, views and length of `small`."""
-    small, chosen = configuration.compose("small"), configuration.compose(preset)
-    schedule = replace(chosen.schedule, steps=small.schedule.steps, batch=small.schedule.batch)
-    return replace(chosen, backbone=small.backbone, views=small.views, schedule=schedule)
 
 
 def told(each: Cell) -> dict[str, Any]:
@@ -116,6 +108,10 @@ def told(each: Cell) -> dict[str, Any]:
         "images": found.images,
         "k": found.k,
     }
+    start = next(
+        (line["evaluation"]["unlabelled"]["gcd"]["accuracy"]["all"] for line in lines if line["step"] == 0), None
+    )
+    scores["start"] = None if start is None else 100 * start
     return {**scores, **found.unlabelled, "seconds": round(seconds, 1), "used": used, "right": right}
 
 
