@@ -325,3 +325,45 @@ def test_new_photographs_are_turned_whatever_the_model_was_trained_on(
     assert command("predict", run, tmp_path / "new", "-o", tmp_path / "out.csv").code == 0
     one, two = table(tmp_path / "out.csv")
     assert one["confidence"] == two["confidence"] and one["novelty"] == two["novelty"]
+
+
+def test_a_run_ends_with_a_table_in_plain_words(train: Train, shared_csv: Path, tmp_path: Path) -> None:
+    """Every category in use with its size, mean confidence and examples; 80 columns; none of the paper's terms."""
+    said = train(shared_csv, tmp_path / "run", "--k", 4, schedule__steps=6)
+    rows = table(tmp_path / "run" / "predictions.csv")
+    lines = said.out.splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("category"))
+    assert all(len(line) <= 80 for line in lines[start : lines.index("", start)])
+    for name in {row["id"] for row in rows}:
+        mine = [row for row in rows if row["id"] == name]
+        line = next(line for line in lines[start:] if line.split()[0] == name)
+        sure = sum(float(row["confidence"]) for row in mine) / len(mine)
+        assert line.split()[1:4] == [
+            mine[0]["known"].replace("true", "known").replace("false", "new"),
+            str(len(mine)),
+            f"{100 * sure:.0f}",
+        ]
+    new = sum(row["looks_new"] == "true" for row in rows)
+    assert f"{new} of {len(rows)} images look new (expected errors: " in said.out
+    assert "The run is healthy." in said.out or "Warning: in training, " in said.out
+    assert not {"NMI", "ARI", "AUROC", "False New"} & set(said.out.split())
+
+
+def test_long_names_and_many_files_fit_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    from debgcd.commands.show import print_found
+    from debgcd.inference.model import Novel, categories
+
+    found = categories(["a class with a very long name indeed, " * 3, "b\x1b[31m"], 40)
+    rows = [
+        {"path": f"/x/{'long ' * 20}{i}.jpg", "category": i % 40, "confidence": 0.5, "looks_new": i % 2 == 0}
+        for i in range(80)
+    ]
+    health = {"healthy": False, "problem": "it went wrong", "kept_step": 0}
+    print_found(rows, found, Novel(0.5, 0.001, 0.2), {"health": health})
+    out = capsys.readouterr().out
+    lines = out.splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("category"))
+    assert max(len(line) for line in lines[start : start + 31]) <= 80
+    assert "... and 10 more" in out and "\x1b" not in out
+    assert "40 of 80 images look new (expected errors: under 1 % of the known images, 20 % of the new ones)." in out
+    assert "Warning: in training, it went wrong.\nThe model is that of step 0, the best seen." in out

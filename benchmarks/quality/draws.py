@@ -53,7 +53,7 @@ def main() -> None:
             images, k = draw(whole, number)
             fixed = {"k": k, "run": {"cache": options.cache}, **chosen(name, len(images))}
             config = configuration.override(configuration.compose("small"), fixed, where=name)
-            listed = ImageList.of(f"{name}{number}", images, options.work)
+            listed = ImageList.of(f"{name}-{number}", images, options.work)
             cells.append(cell(f"draw {number}", 0, listed, config, options.work))
     failed = finish(cells, devices() * options.jobs)
     if failed:
@@ -94,7 +94,8 @@ def told(name: str, folder: Path) -> dict[str, Any]:
     start = next(line["evaluation"]["unlabelled"] for line in lines if line["step"] == 0 and "evaluation" in line)
     end = json.loads((folder / "evaluation.json").read_text("utf-8"))
     return {
-        "set": name,
+        "set": name.rpartition("-")[0],
+        "draw": int(name.rpartition("-")[2]),
         "k": end["k"],
         "images": end["unlabelled"]["gcd"]["images"],
         "start": start["gcd"]["accuracy"],

@@ -39,10 +39,11 @@ def print_found(
     for each in (new + known)[:LISTED]:
         found = sorted(members[each.category], key=lambda row: -float(row["confidence"]))
         sure = sum(float(row["confidence"]) for row in found) / len(found)
-        files = "  ".join(Path(str(row["path"])).name for row in found[:3])
-        lines.append([each.name, "new" if not each.known else "known", str(len(found)), f"{100 * sure:.0f} %", files])
+        files = [Path(str(row["path"])).stem for row in found[:3]]
+        kind = "known" if each.known else "new"
+        lines.append([each.name, kind, str(len(found)), f"{100 * sure:.0f} %", *files, *[""] * (3 - len(files))])
     print()
-    short_table(["category", "", "images", "sure", "examples"], lines)
+    short_table(["category", "", "images", "sure", "examples", "", ""], lines)
     if len(used) > LISTED:
         print(f"... and {len(used) - LISTED} more")
     look_new = [row["looks_new"] for row in rows if row["looks_new"] != ""]
@@ -63,8 +64,12 @@ def _count(number: int, one: str, several: str) -> str:
 
 def _errors(novel: Novel) -> str:
     """How often `looks_new` is expected to be wrong."""
-    text = f"expected errors: {100 * novel.error_known:.0f} % of the known images"
-    return text if novel.error_new is None else f"{text}, {100 * novel.error_new:.0f} % of the new ones"
+    text = f"expected errors: {_share(novel.error_known)} of the known images"
+    return text if novel.error_new is None else f"{text}, {_share(novel.error_new)} of the new ones"
+
+
+def _share(value: float) -> str:
+    return "under 1 %" if value < 0.01 else f"{100 * value:.0f} %"
 
 
 def print_accuracy(scores: dict[str, Any]) -> None:
@@ -122,18 +127,24 @@ def table(head: list[str], rows: list[list[str]]) -> None:
 
 
 def short_table(head: list[str], rows: list[list[str]]) -> None:
-    """As `table`, with the last column flush left and every line cut to WIDTH; a long name gives way first."""
+    """As `table` in WIDTH columns: the last three columns are file names, which share what the others leave."""
     head, *rows = ([escaped(cell) for cell in row] for row in [head, *rows])
-    longest = WIDTH // 3
-    lines = [[_cut(row[0], longest), *row[1:]] for row in [head, *rows]]
-    widths = [max(len(row[i]) for row in lines) for i in range(len(head) - 1)]
+    lines = [[_cut(row[0], WIDTH // 3), *row[1:]] for row in [head, *rows]]
+    widths = [max(len(row[i]) for row in lines) for i in range(len(head) - 3)]
+    each = (WIDTH - sum(widths) - 2 * len(widths) - 4) // 3
+    files = [min(each, max(len(row[i]) for row in lines[1:] or lines)) for i in (-3, -2, -1)]
     for row in lines:
         cells = [row[0].ljust(widths[0])] + [row[i].rjust(widths[i]) for i in range(1, len(widths))]
-        print(_cut("  ".join([*cells, row[-1]]).rstrip(), WIDTH))
+        cells += [_cut(name, width).ljust(width) for name, width in zip(row[-3:], files, strict=True)]
+        print("  ".join(cells).rstrip())
 
 
 def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 3] + "..."
+    """At most this wide, with dots for the middle: names of files often differ at their ends only."""
+    if len(text) <= width:
+        return text
+    tail = (width - 2) // 2
+    return text[: width - 2 - tail] + ".." + text[len(text) - tail :]
 
 
 def print_json(value: Any) -> None:
