@@ -167,7 +167,9 @@ def test_evaluate(train: Train, command: Command, shared_csv: Path, tmp_path: Pa
     first = (run / "evaluation.json").read_bytes()
     (run / "evaluation.json").unlink()
     said = command("evaluate", run)
-    assert said.code == 0 and "All" in said.out and "unlabelled" in said.out and "test" in said.out
+    assert said.code == 0 and "Accuracy on the unlabelled images: " in said.out and "test images: " in said.out
+    full = command("evaluate", run, "--full").out
+    assert "All" in full and "unlabelled" in full and "test" in full and "False New" in full
     assert (run / "evaluation.json").read_bytes() == first
     scores = json.loads(command("evaluate", run, "--json").out)
     assert scores["unlabelled"]["gcd"]["images"] == 14 and scores["test"]["gcd"]["images"] == 6
@@ -359,7 +361,7 @@ def test_long_names_and_many_files_fit_80_columns(capsys: pytest.CaptureFixture[
         for i in range(80)
     ]
     health = {"healthy": False, "problem": "it went wrong", "kept_step": 0}
-    print_found(rows, found, Novel(0.5, 0.001, 0.2), {"health": health})
+    print_found(rows, found, Novel(0.5, 0.001, 0.2), {}, health)
     out = capsys.readouterr().out
     lines = out.splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("category"))

@@ -20,7 +20,11 @@ MISLEADING = 0.1  # accuracy on Old by class name minus accuracy by matching
 
 
 def print_found(
-    rows: Sequence[Prediction], categories: Sequence[Category], novel: Novel | None, evaluation: dict[str, Any]
+    rows: Sequence[Prediction],
+    categories: Sequence[Category],
+    novel: Novel | None,
+    scores: dict[str, Any],
+    health: dict[str, Any] | None,
 ) -> None:
     """What a run found, in plain words: its categories, how many images look new, whether it is healthy."""
     members = defaultdict(list)
@@ -50,8 +54,7 @@ def print_found(
     if look_new and novel is not None:
         count = sum(value in (True, "true") for value in look_new)
         print(f"\n{count} of {len(look_new)} images look new ({_errors(novel)}).")
-    print_accuracy(evaluation)
-    health = evaluation.get("health")
+    print_accuracy(scores)
     if health is not None:
         print("The run is healthy." if health["healthy"] else f"Warning: in training, {health['problem']}.")
         if health["kept_step"] is not None:

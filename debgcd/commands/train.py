@@ -77,10 +77,11 @@ def resume(options: argparse.Namespace) -> None:
 def _print_results(run: Run) -> None:
     """Print what a finished run found, and where it is."""
     from debgcd.inference.model import read_novel
-    from debgcd.train.finish import read_evaluation, read_predictions
+    from debgcd.train.finish import read_evaluation, read_health, read_predictions
 
     rows, categories = read_predictions(run)
-    print_found(rows, categories, read_novel(run.model), read_evaluation(run))
+    scores = read_evaluation(run) if run.evaluation.exists() else {}
+    print_found(rows, categories, read_novel(run.model), scores, read_health(run))
     print(f"""
 categories of {len(rows)} unlabelled images: {escaped(run.predictions)}
 next: debgcd predict {escaped(shlex.quote(str(run.folder)))} PATH -o out.csv""")

@@ -134,13 +134,14 @@ def _distances(unit: Tensor) -> Tensor:
     return (2 - 2 * unit @ unit.T).fill_diagonal_(torch.inf)
 
 
-def finish(run: Run, setup: Setup, inference: Inference, scores: dict[str, Any] | None, health: dict[str, Any]) -> None:
+def finish(run: Run, setup: Setup, inference: Inference, scores: dict[str, Any] | None) -> None:
     """Write what a run ends with; predictions.csv comes last, so that where it is the rest is too."""
     k = setup.method.sizes.k  # smaller than the configuration's where categories were pruned
     found = categories(run.manifest.classes, k)
     novel = novelty_limit(setup)
     save_model(run.model, setup.network.state(), replace(run.config, k=k), found, len(setup.label), novel=novel)
-    write_evaluation(run, scores or {}, k, health)
+    if scores is not None:
+        write_evaluation(run, scores, k)
     paths = [run.manifest.paths[row] for row in run.manifest.training_rows[setup.label < 0]]
     write_text(run.predictions, predictions_csv(prediction_rows(paths, inference, found, novel)))
 
@@ -163,21 +164,22 @@ def novelty_limit(setup: Setup) -> Novel | None:
     return Novel(above, float((said > above).mean()))
 
 
-def write_evaluation(run: Run, scores: dict[str, Any], k: int, health: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Write and return evaluation.json: what was measured, and of which run; k: categories at its end.
-
-    health: what was seen while it was trained; None: as it was written then.
-    """
+def write_evaluation(run: Run, scores: dict[str, Any], k: int) -> dict[str, Any]:
+    """Write and return evaluation.json: what was measured, and of which run; k: categories at its end."""
     config = run.config
-    if health is None:
-        try:
-            health = read_evaluation(run).get("health")
-        except DataError:
-            health = None  # the file is gone or damaged, and only training can see it
     facts = {"method": config.method, "seed": config.seed, "preset": config.preset, "backbone": config.backbone.name}
-    written = {**facts, "views": views_label(config), "k": k, **scores, "health": health}
+    written = {**facts, "views": views_label(config), "k": k, **scores, "health": read_health(run)}
     write_json(run.evaluation, written)
     return written
+
+
+def read_health(run: Run) -> dict[str, Any] | None:
+    """What the watch over a run's training saw; None if nothing was trained, or the file cannot be read."""
+    try:
+        found = read_json(run.health)
+    except (OSError, ValueError):
+        return None  # it is not worth losing the results
+    return found if isinstance(found, dict) and {"healthy", "problem", "kept_step"} <= set(found) else None
 
 
 def read_evaluation(run: Run) -> dict[str, Any]:

@@ -6,7 +6,6 @@ seen and ends there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from debgcd.errors import DataError
+from debgcd.files import read_json, write_json
 from debgcd.inference.infer import features
 from debgcd.progress import say
 from debgcd.train import checkpoint
@@ -50,20 +51,22 @@ class Signs:
 
 
 class Watch:
-    """The looks at one run. Earlier ones are read from metrics.jsonl, so a resumed run judges as if it had not stopped."""
+    """The looks at one run, kept in health.json, so that a resumed run judges as if it had not stopped."""
 
-    def __init__(self, run: Run, setup: Setup, steps: int, seen: Mapping[int, Mapping[str, Any]]):
+    def __init__(self, run: Run, setup: Setup, first: int, steps: int):
+        """first, steps: of the run, which may have been resumed."""
         self._run, self._setup, self._acts = run, setup, run.config.run.watch == "act"
-        self._at = {round(steps * i / LOOKS) for i in range(LOOKS + 1)} if run.config.run.watch != "off" else set()
-        self._seen = {step: Signs(**signs) for step, signs in seen.items()}
+        watched = setup.method.trains and run.config.run.watch != "off"
+        self._at = {round(steps * i / LOOKS) for i in range(LOOKS + 1)} if watched else set()
+        self._seen = {step: signs for step, signs in _read(run).items() if step <= first} if first else {}
         self.kept: int | None = None  # step of the state that the run went back to
         last = self._seen.get(max(self._seen, default=0))
         self.problem = None if last is None else self._judge(last)
 
-    def look(self, step: int) -> Signs | None:
-        """What is seen after this many steps, if it is time to look; also judges it and keeps the best state."""
+    def look(self, step: int) -> None:
+        """After this many steps, if it is time to look: see, judge, keep the best state."""
         if step not in self._at:
-            return None
+            return
         signs = self._seen[step] = self._signs()
         self.problem = self._judge(signs)
         if self.problem is None and self._acts:
@@ -71,7 +74,7 @@ class Watch:
             checkpoint.keep_best(self._place, step, self._setup.network, signs.score + 1e-9 * step)
         if self.problem is not None:
             say(f"warning: after {step} steps {self.problem}")
-        return signs
+        write_json(self._run.health, self.report())
 
     def _judge(self, signs: Signs) -> str | None:
         free = int((self._setup.label < 0).sum())
@@ -80,6 +83,7 @@ class Watch:
     def go_back(self) -> None:
         """Return the network to the best state seen."""
         self.kept = checkpoint.restore_best(self._place, self._setup.network)
+        write_json(self._run.health, self.report())
         say(f"training ends here, with the model of step {self.kept}, the best seen")
 
     @property
@@ -87,7 +91,7 @@ class Watch:
         return self._run.checkpoints / "healthy"
 
     def report(self) -> dict[str, Any]:
-        """For evaluation.json."""
+        """What health.json says."""
         signs = {str(step): asdict(self._seen[step]) for step in sorted(self._seen)}
         return {"healthy": self.problem is None, "problem": self.problem, "kept_step": self.kept, "signs": signs}
 
@@ -117,6 +121,16 @@ class Watch:
                 agreement = float(same[free].double().mean())
         spread = None if novelty is None else float(novelty[free].double().std(correction=0))
         return Signs(effective_rank(feature), largest, spread, accuracy, agreement)
+
+
+def _read(run: Run) -> dict[int, Signs]:
+    """The looks so far, by step."""
+    try:
+        return {int(step): Signs(**signs) for step, signs in read_json(run.health)["signs"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(
+            f"{run.health} cannot be read ({error}); restore it, or train in a new run directory"
+        ) from error
 
 
 def effective_rank(feature: Tensor) -> float:

@@ -10,7 +10,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -90,10 +90,10 @@ def train(run: Run, setup: Setup) -> None:
 
     batches = _batches(setup, long, first, config.seed)
     with Metrics(run, first) as metrics:
-        watch = Watch(run, setup, long.steps, metrics.signs)
-        if resumed is None and method.trains:
-            _look(watch, metrics, 0)
-            if measurable:
+        watch = Watch(run, setup, first, long.steps)
+        if resumed is None:
+            watch.look(0)
+            if measurable and method.trains and not method.clusters:
                 metrics.write(0, {"evaluation": evaluate_during_training(run, setup)})
         with bar("training") as report, stop_requests() as stop:
             for number in range(first, long.steps):
@@ -124,7 +124,7 @@ def train(run: Run, setup: Setup) -> None:
                     if choosy and "test" in scores:
                         old = scores["test"]["gcd"]["accuracy"]["old"]
                         checkpoint.keep_best(run.checkpoints / "best", done, network, old)
-                _look(watch, metrics, done)
+                watch.look(done)
                 if watch.problem is not None and config.run.watch == "act":
                     watch.go_back()
                     break
@@ -147,13 +147,7 @@ def train(run: Run, setup: Setup) -> None:
         final = evaluate(run, setup, inference) if measurable else None
         if final is not None:
             metrics.write(long.steps, {"evaluation": final, **utilisation.hard_labels()})
-        finish(run, setup, inference, final, watch.report())
-
-
-def _look(watch: Watch, metrics: Metrics, step: int) -> None:
-    signs = watch.look(step)
-    if signs is not None:
-        metrics.write(step, {"signs": asdict(signs)})
+        finish(run, setup, inference, final)
 
 
 @torch.no_grad()

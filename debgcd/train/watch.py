@@ -41,7 +41,6 @@ class Metrics:
     def __init__(self, run: Run, first_step: int):
         self._path = run.metrics
         self._evaluated: set[int] = set()  # steps whose evaluation is logged
-        self.signs: dict[int, dict[str, Any]] = {}  # of earlier looks at the run's health, by step
         self._keep_before(first_step)
         self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115 (closed by close)
         self._board = _tensorboard(run) if run.config.run.tensorboard else None
@@ -57,7 +56,6 @@ class Metrics:
                 if entry["step"] <= step:
                     kept.append(line + b"\n")
                     self._evaluated |= {entry["step"]} if "evaluation" in entry else set()
-                    self.signs |= {entry["step"]: entry["signs"]} if "signs" in entry else {}
             except (ValueError, KeyError, TypeError):
                 break  # a line cut short when the run was killed, or a damaged one: nothing good follows it
         write_bytes(self._path, b"".join(kept))

@@ -234,7 +234,7 @@ def test_a_run_with_it_ends_in_the_same_bytes(
         assert "image cache: on (about 124 kB for 24 images of 36 px; " in told[name][0]
         assert "decoding images: 24/24" in told[name][0]
         assert load_config(tmp_path / name / "run" / "config.yaml").run.image_cache == "on"
-        assert told[name][1] == 24 + 6  # the training images once; those of the test split for the one evaluation
+        assert told[name][1] == 24 + 2 * 6  # the training images once; those of the test split for the two evaluations
     assert told["off"][1] > 100 and "image cache" not in told["off"][0]
     assert not (tmp_path / "off" / "cache" / "images").exists()
 

@@ -218,6 +218,8 @@ def created(method: str, preset: str = "paper") -> Any:
 
 def tiny_network(method: str, preset: str = "paper") -> Network:
     backbone = TinyBackbone()
-    network = Network(backbone, created(method, preset).heads())
+    made = created(method, preset)
+    network = Network(backbone, made.heads())
     reset_heads(network.heads, 0)
+    network.memory = made.memory(network)
     return network
