@@ -216,7 +216,8 @@ def _check(config: Config, changes: Sequence[tuple[Mapping[str, Any], str]]) -> 
     size, resize = config.views.size, config.views.resize
     if size != "auto" and resize != "auto" and size > resize:
         raise UsageError(
-            f"{where('views.size', 'views.resize')}: views.size {size} is larger than views.resize {resize}; a crop cannot be larger than the resized image"
+            f"{where('views.size', 'views.resize')}: views.size {size} is larger than views.resize {resize}; a crop "
+            "cannot be larger than the resized image"
         )
     contradiction = config.options.contradiction()
     if contradiction is not None:

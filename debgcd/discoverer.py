@@ -47,8 +47,9 @@ class Discoverer(BaseEstimator):
     array([7, 'new-03'], dtype=object)
 
     k: total number of categories, known and new (None or "auto": estimated; "2x": twice the estimate). preset: None picks
-    the one that suits the data. quality: "fast", "balanced" or "best", of the preset small: how much time it takes. backbone: "dino" or "dinov2" (the paper's two, with 224 px views), "lite0", a hub id, a
-    folder or a .pth file. run: run directory to keep (None: a temporary one). overrides: configuration values, e.g.
+    the one that suits the data. quality: "fast", "balanced" (None) or "best", how much time the preset small takes.
+    backbone: "dino" or "dinov2" (the paper's two, with 224 px views), "lite0", "lite1", "lite2", a hub id, a folder or a
+    .pth file. run: run directory to keep (None: a temporary one). overrides: configuration values, e.g.
     {"schedule": {"steps": 100}}.
     """
 

@@ -117,8 +117,8 @@ def test_what_a_run_has_learned_does_not_change_the_estimate(
     assert found[0] == found[1]
 
 
-OF_IMAGES = {"--benchmark": "cub", "--root": ".", "--split": "stratified", "--preset": "small", "--backbone": "lite0"}
-OF_IMAGES |= {"--bank": "on", "--config": "c.yaml", "--set": "views.size=32"}
+OF_IMAGES = {"--benchmark": "cub", "--root": ".", "--split": "stratified", "--preset": "small", "--quality": "fast"}
+OF_IMAGES |= {"--backbone": "lite0", "--bank": "on", "--config": "c.yaml", "--set": "views.size=32"}
 
 
 @pytest.mark.parametrize("place", ["k.foo", "k", ".", "folder.png", "nowhere/k.png"])
