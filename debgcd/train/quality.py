@@ -40,7 +40,7 @@ MANY, MANY_SIZE = 20_000, 128  # images whose views take hours without a GPU, an
 VIT_SIZE = 224  # a whole number of patches of 8, 14, 16 or 32 pixels
 LOOKED_AT = 200  # images whose size is read
 PER_IMAGE, LEAST, MOST = 0.15, 60, 3000  # steps; the most only without a GPU
-SPEED = {"lite0": 1.0, "lite1": 1.4, "lite2": 1.9}  # time per pixel compared with lite0, measured on two cores
+WORK = {"lite0": 1.0, "lite1": 1.3, "lite2": 1.5}  # multiply-adds per pixel compared with lite0
 
 
 def settle(config: Config, paths: Sequence[Path]) -> Config:
@@ -140,7 +140,7 @@ def levels(asked: Config, decided: Config, paths: Sequence[Path], cost: Cost) ->
         other = asked if name == quality else replace(asked, quality=name, backbone=backbone, schedule=schedule)
         other = settle(other, paths)
         steps = length(other.schedule, len(paths), cost.steps > 0).steps
-        slower = (other.views.crop / decided.views.crop) ** 2 * _speed(other) / _speed(decided)
+        slower = (other.views.crop / decided.views.crop) ** 2 * _work(other) / _work(decided)
         scaled = replace(cost, view=cost.view * slower, step=cost.step * slower, steps=steps)
         found[name] = Level(other.views.crop, str(other.backbone.name), steps, scaled.seconds)
     return found
@@ -152,8 +152,8 @@ def told(quality: Quality, found: dict[Quality, Level]) -> str:
     return f"quality: {quality}, {found[quality]} ({others}; choose with --quality)"
 
 
-def _speed(config: Config) -> float:
-    return SPEED.get(config.backbone.name or "", 1.0)
+def _work(config: Config) -> float:
+    return WORK.get(config.backbone.name or "", 1.0)
 
 
 def _measure(method: Method, backbone: Backbone, batch: int) -> tuple[float, float]:
