@@ -21,6 +21,7 @@ from debgcd.methods import METHODS, require_method
 from debgcd.options import Config
 from debgcd.overlay import MAX_YAML, fitting, keys, merge, parse_yaml, plain, shown, suggest
 
+Name = str | None  # of a file in the package, or of none
 Kind = Literal["preset", "quality", "method", "benchmark", "backbone"]
 _FOLDERS: dict[Kind, str] = {
     "preset": "presets",
@@ -49,12 +50,7 @@ def names(kind: Kind) -> list[str]:
 
 
 def compose(
-    preset: str,
-    benchmark: str | None = None,
-    backbone: str | None = None,
-    *,
-    method: str = "debgcd",
-    quality: str | None = None,
+    preset: str, benchmark: Name = None, backbone: Name = None, *, method: str = "debgcd", quality: Name = None
 ) -> Config:
     """A preset, then what the quality, the method, the benchmark and the backbone change; the later wins.
 
@@ -73,12 +69,7 @@ def compose(
 
 
 def layers(
-    preset: str,
-    benchmark: str | None = None,
-    backbone: str | None = None,
-    *,
-    method: str = "debgcd",
-    quality: str | None = None,
+    preset: str, benchmark: Name = None, backbone: Name = None, *, method: str = "debgcd", quality: Name = None
 ) -> tuple[str, list[Layer]]:
     """What `compose` lays over the defaults, in order, and the preset it came to.
 
@@ -91,13 +82,11 @@ def layers(
         preset = "paper"
     found = [_layer("preset", preset)]
     if quality is not None:
-        changed = _layer("quality", quality)
         if preset != "small":
             raise UsageError(
-                f"quality {quality} changes the preset small, but preset {preset} takes the published values; omit it, or "
-                "choose the preset small"
+                f"quality {quality} is for the preset small, not for {preset}; omit it, or choose that preset"
             )
-        found.append(changed)
+        found.append(_layer("quality", quality))
     if method in names("method"):
         found.append(_part(_layer("method", method), preset))
     if published is not None:

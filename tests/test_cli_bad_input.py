@@ -42,7 +42,7 @@ CALLS = {
     "text for a size": (["--k", "3", "--set", "views.size=large"], 2, "views.size must be a whole number or auto, not 'large'"),
     "unknown quality": (["--k", "3", "--quality", "god"], 2, "there is no quality 'god' (allowed: balanced, best, fast)"),
     "quality as a value": (["--k", "3", "--set", "quality=best"], 2, "the quality is chosen with --quality"),
-    "quality of another preset": (["--k", "3", "--preset", "paper", "--quality", "fast"], 2, "quality fast changes the preset small"),
+    "quality of another preset": (["--k", "3", "--preset", "paper", "--quality", "fast"], 2, "quality fast is for the preset small, not for paper"),
     "negative workers": (["--k", "3", "--workers", "-1"], 2, "run.workers must be between"),
     "unknown bank": (["--k", "3", "--bank", "maybe"], 2, "--bank"),
     "unknown device": (["--k", "3", "--device", "abacus"], 2, "the device 'abacus' cannot be used here"),

@@ -160,9 +160,7 @@ def test_every_quality_composes(quality: str, method: str, benchmark: str | None
 @pytest.mark.parametrize("preset", ["paper", "released"])
 def test_published_values_have_no_quality(preset: str) -> None:
     assert configuration.compose(preset).quality is None
-    with pytest.raises(
-        UsageError, match=f"quality best changes the preset small, but preset {preset} takes the published"
-    ):
+    with pytest.raises(UsageError, match=f"quality best is for the preset small, not for {preset}; omit it"):
         configuration.compose(preset, quality="best")
 
 
