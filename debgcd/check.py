@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
-import torch
-
 from debgcd.data.manifest import Manifest, lost_classes, scan
-from debgcd.data.sampler import Draws
 from debgcd.errors import DebgcdError
 from debgcd.inference.model import views_label
 from debgcd.machine import cache_folder
-from debgcd.methods import create
-from debgcd.methods.base import Batch, Method, Sizes
-from debgcd.model.backbone import Backbone
+from debgcd.methods import METHODS
 from debgcd.options import Config
 from debgcd.progress import progress
-from debgcd.schedules import Progress
-from debgcd.train.bank import bank_bytes, stored_kinds, token_shape
+from debgcd.train.bank import bank_bytes, token_shape
 from debgcd.train.decide import decide
-from debgcd.train.loop import length, sgd
-from debgcd.train.setup import build
+from debgcd.train.loop import length
+from debgcd.train.quality import Level, Quality, expected, levels
 from debgcd.train.start import require_ready
 
 
@@ -43,6 +34,8 @@ class Plan:
     batch: int
     steps: int
     seconds: float  # about; measured on this machine with a few images
+    quality: Quality | None
+    levels: dict[Quality, Level]  # what each quality would cost; empty where none was chosen
 
 
 @dataclass(frozen=True)
@@ -111,59 +104,24 @@ def _warnings(classes: Counter[str]) -> list[str]:
     return found
 
 
-def _plan(manifest: Manifest, config: Config) -> Plan:
-    config, backbone = decide(config, manifest)
-    images, known, k = len(manifest.training_rows), len(manifest.classes), config.k
-    if k is None:
-        config = replace(config, k=min(2 * known, images))  # the time hardly depends on it
-    assert config.k is not None
-    method = create(config, Sizes(backbone.width, config.k, known, images))
-    long = length(config.schedule, images, method.trains)
-    bank = config.views.bank == "on"
-    trunk, step = _measure(method, backbone, long.batch)
-    kept = images * (len(stored_kinds(method.views)) * config.views.bank_views + 1 if bank else 1)
-    passes = kept + len(method.views) * long.batch * long.steps * (config.views.fresh if bank else 1)
+def _plan(manifest: Manifest, asked: Config) -> Plan:
+    config, backbone = decide(asked, manifest)
+    images, paths, kinds = len(manifest.training_rows), manifest.training_paths, METHODS[config.method].views
+    cost = expected(config, backbone, manifest)
     assert config.backbone.name is not None
     return Plan(
         method=config.method,
         preset=config.preset,
-        k=k,
+        k=config.k,
         backbone=config.backbone.name,
-        image_size=config.views.size,
+        image_size=config.views.crop,
         views=views_label(config),
-        bank_bytes=bank_bytes(images, config.views, token_shape(backbone, config.views.size), method.views)
-        if bank
+        bank_bytes=bank_bytes(images, config.views, token_shape(backbone, config.views.crop), kinds)
+        if config.views.bank == "on"
         else 0,
-        batch=long.batch,
-        steps=long.steps,
-        seconds=passes * trunk + long.steps * step,
+        batch=length(config.schedule, images).batch,
+        steps=cost.steps,
+        seconds=cost.seconds,
+        quality=asked.quality,
+        levels=levels(asked, config, paths, cost),
     )
-
-
-def _measure(method: Method, backbone: Backbone, batch: int) -> tuple[float, float]:
-    """Seconds of the trunk for one image, and of a training step on tokens, from a small try."""
-    config, network = method.config, build(method, backbone)
-    images = torch.zeros(32, 3, config.views.size, config.views.size, dtype=torch.uint8)
-    trunk = _seconds(lambda: backbone.trunk(images)) / len(images)
-    if not method.trains:
-        return trunk, 0.0
-    rows = min(batch, 32)
-    tokens = torch.randn(len(method.views) * rows, *token_shape(backbone, config.views.size))
-    numbers = np.arange(rows)
-    label = np.where(numbers % 2, numbers % method.sizes.known, -1)
-    some = Batch.of(tokens, Draws(numbers, numbers % method.sizes.images), label, "cpu")
-    optimiser = sgd(network, config.schedule)
-
-    def step() -> None:
-        optimiser.zero_grad()
-        method.loss(network, some, Progress(1, 2, 1)).total.backward()
-        optimiser.step()
-
-    return trunk, _seconds(step) * batch / rows
-
-
-def _seconds(work: Callable[[], object]) -> float:
-    work()  # the first call also allocates
-    begun = time.monotonic()
-    work()
-    return time.monotonic() - begun

@@ -1,7 +1,7 @@
 """The configuration of a run: how presets and what is laid over them become one, and how it is checked, read and written.
 
 The fields are those of `debgcd.options` and of the method's own `Options`. A preset is YAML data that overrides a few of
-them. Over it go, as YAML data too, what a method, a benchmark and a backbone change; `compose` does that. A comment behind
+them. Over it go, as YAML data too, what a quality, a method, a benchmark and a backbone change; `compose` does that. A comment behind
 a value is its reason. Unknown keys are refused with a suggestion.
 """
 
@@ -21,9 +21,11 @@ from debgcd.methods import METHODS, require_method
 from debgcd.options import Config
 from debgcd.overlay import MAX_YAML, fitting, keys, merge, parse_yaml, plain, shown, suggest
 
-Kind = Literal["preset", "method", "benchmark", "backbone"]
+Name = str | None  # of a file in the package, or of none
+Kind = Literal["preset", "quality", "method", "benchmark", "backbone"]
 _FOLDERS: dict[Kind, str] = {
     "preset": "presets",
+    "quality": "overlays/quality",
     "method": "overlays/methods",
     "benchmark": "overlays/benchmarks",
     "backbone": "overlays/backbones",
@@ -43,21 +45,22 @@ class Layer:
 
 
 def names(kind: Kind) -> list[str]:
-    """Names of the presets, methods, benchmarks or backbones that have a file in the package."""
+    """Names of the presets, qualities, methods, benchmarks or backbones that have a file in the package."""
     return sorted(Path(entry.name).stem for entry in (resources.files("debgcd") / _FOLDERS[kind]).iterdir())
 
 
 def compose(
-    preset: str, benchmark: str | None = None, backbone: str | None = None, *, method: str = "debgcd"
+    preset: str, benchmark: Name = None, backbone: Name = None, *, method: str = "debgcd", quality: Name = None
 ) -> Config:
-    """A preset, then what the method, the benchmark and the backbone change; the later wins.
+    """A preset, then what the quality, the method, the benchmark and the backbone change; the later wins.
 
+    quality: of `small`; None: balanced, its own.
     backbone: a short name with values of its own (dino, dinov2), or any other that a run may have.
 
     Where nothing was released for a benchmark, `released` becomes `paper`, and so says the configuration's `preset`.
     """
     require_method(method)
-    preset, found = layers(preset, benchmark, backbone, method=method)
+    preset, found = layers(preset, benchmark, backbone, method=method, quality=quality)
     config = Config(preset=preset, method=method, options=METHODS[method].Options())
     for layer in found:  # a preset is for all methods: each takes what it has an option for
         config = _lay(config, _part_for(config, layer.values), layer.where)
@@ -66,7 +69,7 @@ def compose(
 
 
 def layers(
-    preset: str, benchmark: str | None = None, backbone: str | None = None, *, method: str = "debgcd"
+    preset: str, benchmark: Name = None, backbone: Name = None, *, method: str = "debgcd", quality: Name = None
 ) -> tuple[str, list[Layer]]:
     """What `compose` lays over the defaults, in order, and the preset it came to.
 
@@ -78,6 +81,12 @@ def layers(
     if published is not None and preset == "released" and not {EVERY, method} & set(published.values.get(preset, {})):
         preset = "paper"
     found = [_layer("preset", preset)]
+    if quality is not None:
+        if preset != "small":
+            raise UsageError(
+                f"quality {quality} is for the preset small, not for {preset}; omit it, or choose that preset"
+            )
+        found.append(_layer("quality", quality))
     if method in names("method"):
         found.append(_part(_layer("method", method), preset))
     if published is not None:
@@ -93,7 +102,7 @@ def layers(
 
 
 def _layer(kind: Kind, name: str) -> Layer:
-    """The content of a preset's, method's, benchmark's or backbone's file."""
+    """The content of a preset's, quality's, method's, benchmark's or backbone's file."""
     known = names(kind)
     if name not in known:
         raise UsageError(f"there is no {kind} {name!r}{suggest(name, known)}")
@@ -190,13 +199,14 @@ def _check(config: Config, changes: Sequence[tuple[Mapping[str, Any], str]]) -> 
 
     for key, value, metadata in _fields(config):
         allowed = metadata.get("range")
-        if allowed is not None and value is not None and not allowed[0] <= value <= allowed[1]:
+        if allowed is not None and not isinstance(value, str | None) and not allowed[0] <= value <= allowed[1]:
             limits = f"between {allowed[0]:.10g} and {allowed[1]:.10g}"
             raise UsageError(f"{where(key)}: {key} must be {limits}, not {shown(value)}")
-    if config.views.size > config.views.resize:
+    size, resize = config.views.size, config.views.resize
+    if size != "auto" and resize != "auto" and size > resize:
         raise UsageError(
-            f"{where('views.size', 'views.resize')}: views.size {config.views.size} is larger than views.resize "
-            f"{config.views.resize}; a crop cannot be larger than the resized image"
+            f"{where('views.size', 'views.resize')}: views.size {size} is larger than views.resize {resize}; a crop "
+            "cannot be larger than the resized image"
         )
     contradiction = config.options.contradiction()
     if contradiction is not None:

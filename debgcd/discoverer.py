@@ -47,8 +47,9 @@ class Discoverer(BaseEstimator):
     array([7, 'new-03'], dtype=object)
 
     k: total number of categories, known and new (None or "auto": estimated; "2x": twice the estimate). preset: None picks
-    the one that suits the data. backbone: "dino" or "dinov2" (the paper's two, with 224 px views), "lite0", a hub id, a
-    folder or a .pth file. run: run directory to keep (None: a temporary one). overrides: configuration values, e.g.
+    the one that suits the data. quality: "fast", "balanced" (None) or "best", how much time the preset small takes.
+    backbone: "dino" or "dinov2" (the paper's two, with 224 px views), "lite0", "lite1", "lite2", a hub id, a folder or a
+    .pth file. run: run directory to keep (None: a temporary one). overrides: configuration values, e.g.
     {"schedule": {"steps": 100}}.
     """
 
@@ -58,13 +59,14 @@ class Discoverer(BaseEstimator):
         *,
         method: str = "debgcd",
         preset: str | None = None,
+        quality: str | None = None,
         backbone: str | os.PathLike[str] | None = None,
         seed: int = 0,
         run: str | os.PathLike[str] | None = None,
         cache: str | os.PathLike[str] | None = None,
         overrides: Mapping[str, Any] | None = None,
     ):
-        self.k, self.method, self.preset, self.seed = k, method, preset, seed
+        self.k, self.method, self.preset, self.quality, self.seed = k, method, preset, quality, seed
         self.backbone, self.run, self.cache, self.overrides = backbone, run, cache, overrides
 
     def fit(self, X: Images, y: Iterable[Any]) -> Discoverer:
@@ -90,13 +92,14 @@ class Discoverer(BaseEstimator):
         if not isinstance(overrides, Mapping):
             raise UsageError(f"overrides must be a mapping of configuration values, not {overrides!r:.80}")
         section = overrides.get("backbone")
-        twice = {"k", "method", "preset", "seed"} & set(overrides)
+        twice = {"k", "method", "preset", "quality", "seed"} & set(overrides)
         if self.backbone is not None and isinstance(section, Mapping) and "name" in section:
             twice.add("backbone")
         for name in sorted(twice):
             raise UsageError(f"Discoverer: give {name} as an argument of its own, not in overrides")
         backbone = None if self.backbone is None else os.fspath(self.backbone)
-        config = configuration.compose(self.preset or choose_preset(given), None, backbone, method=self.method)
+        preset = self.preset or choose_preset(given, self.quality)
+        config = configuration.compose(preset, None, backbone, method=self.method, quality=self.quality)
         changes: list[Mapping[str, Any]] = [] if self.cache is None else [{"run": {"cache": os.fspath(self.cache)}}]
         return configuration.override_all(config, [(each, "Discoverer") for each in (*changes, overrides, fixed)])
 
@@ -163,7 +166,13 @@ class Discoverer(BaseEstimator):
         model = prediction.open_model(Path(path), cache_folder(cache), backbone)
         config = model.config
         found = cls(
-            config.k, method=config.method, preset=config.preset, seed=config.seed, backbone=backbone, cache=cache
+            config.k,
+            method=config.method,
+            preset=config.preset,
+            quality=config.quality,
+            seed=config.seed,
+            backbone=backbone,
+            cache=cache,
         )
         found._model = model
         return found

@@ -9,6 +9,9 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+Auto = Literal["auto"]  # decided before a run begins, and written as a number into its config.yaml
+LARGEST = 4096  # pixels, of a view
+
 
 def k_values(text: str) -> dict[str, Any] | None:
     """The configuration values that "auto" and a factor such as "2x" stand for; None for other texts."""
@@ -39,7 +42,8 @@ class BackboneConfig:
     """The pretrained network and how much of it is tuned."""
 
     name: str | None = option(
-        None, 'hub id, folder, .pth or "lite0"; null: facebook/dino-vitb16, or lite0 where that cannot be had'
+        None,
+        'hub id, folder, .pth or "lite0", "lite1", "lite2"; null: facebook/dino-vitb16, or lite0 where that cannot be had',
     )
     revision: str | None = option(None, "the hub's commit; filled in when the run starts")
     sha256: str | None = option(None, "of the weights; filled in when the run starts, checked on resume")
@@ -55,8 +59,13 @@ class BackboneConfig:
 class ViewsConfig:
     """Resize the short side, crop, flip (the public SimGCD's ColorJitter has zero strength); a method may ask for more."""
 
-    resize: int = option(256, "short side, bicubic with antialias", 8, 4096)
-    size: int = option(224, "side of the random crop, and of the centre crop used for evaluation", 8, 4096)
+    resize: int | Auto = option(256, "short side, bicubic with antialias; auto: 8/7 of the crop", 8, LARGEST)
+    size: int | Auto = option(
+        224,
+        "side of the random crop, and of the centre crop used for evaluation; auto: from the images and the quality",
+        8,
+        LARGEST,
+    )
     decode: Literal["exact", "fast"] = option(
         "exact", "every pixel, as the public code; fast: large JPEGs are decoded at 1/2, 1/4 or 1/8 and sharpened"
     )
@@ -70,13 +79,28 @@ class ViewsConfig:
         0, "of the bank's views; apart from the run's seed, so that other seeds and methods share a bank"
     )
 
+    @property
+    def crop(self) -> int:
+        """`size` of a run, where it is decided."""
+        assert self.size != "auto"
+        return self.size
+
+    @property
+    def short_side(self) -> int:
+        """`resize` of a run, where it is decided."""
+        assert self.resize != "auto"
+        return self.resize
+
 
 @dataclass(frozen=True)
 class ScheduleConfig:
     """SGD with momentum and a cosine learning rate."""
 
     epochs: int = option(200, "passes over the data", 0, 10**6)
-    steps: int | None = option(None, "a length in steps, for small data; --epochs overrides it", 0, 10**9)
+    steps: int | Auto | None = option(
+        None, "a length in steps, for small data; auto: grows with the data; --epochs overrides it", 0, 10**9
+    )
+    steps_times: float = option(1.0, "factor applied to steps that are auto", 0.001, 1000)
     by: Literal["step", "epoch"] = option("step", "when rate and temperatures change; the public code: once per epoch")
     batch: int = option(128, "images; each gives two views. Never larger than the data", 1, 10**6)
     lr: float = option(0.1, "for a batch of 128, scaled with the real batch", 0, 1e3)
@@ -123,6 +147,9 @@ class Config:
     prune: bool = option(False, "drop empty and merge duplicate new categories at the end; on where K is estimated")
     seed: int = option(0, "every random number is a function of it")
     preset: str = option("paper", "where the values come from")
+    quality: Literal["fast", "balanced", "best"] | None = option(
+        None, "debgcd train --quality, of preset small: pixels, backbone and steps"
+    )
     start: str | None = option(None, "a run or model whose network this one starts from")
     start_sha256: str | None = option(None, "of that model; filled in when the run starts")
     model_kept: Literal["last", "best-old"] = option(

@@ -54,14 +54,21 @@ def fitting(section: Any, values: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _convert(value: Any, hint: Any, where: str, full: str) -> Any:
-    """A YAML value converted to the field's type, or a UsageError with the key, the value and what is allowed."""
+def _convert(value: Any, hint: Any, where: str, full: str, words: Sequence[str] = ()) -> Any:
+    """A YAML value converted to the field's type, or a UsageError with the key, the value and what is allowed.
+
+    words: texts that stand for a value too, such as "auto" for a number.
+    """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is types.UnionType:
-        if value is None and type(None) in arguments:
+    if origin in (types.UnionType, typing.Union):
+        kinds = [argument for argument in arguments if argument is not type(None)]
+        if value is None and len(kinds) < len(arguments):
             return None
-        (hint,) = (argument for argument in arguments if argument is not type(None))
-        return _convert(value, hint, where, full)
+        if len(kinds) == 2:  # a number or a word
+            (hint,) = (kind for kind in kinds if typing.get_origin(kind) is not Literal)
+            words = [word for kind in kinds for word in typing.get_args(kind)]
+            return value if value in words else _convert(value, hint, where, full, words)
+        return _convert(value, kinds[0], where, full)
     if origin is Literal:
         if isinstance(value, bool):  # YAML parses a bare on/off as a boolean
             value = "on" if value else "off"
@@ -83,7 +90,7 @@ def _convert(value: Any, hint: Any, where: str, full: str) -> Any:
     elif isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
         return value
     kind = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}[hint]
-    raise UsageError(f"{where}: {full} must be {kind}, not {shown(value)}")
+    raise UsageError(f"{where}: {full} must be {' or '.join([kind, *words])}, not {shown(value)}")
 
 
 def plain(value: Any) -> Any:

@@ -94,7 +94,15 @@ class Said:
     def complaint(self) -> str:
         """The one line that says what is wrong; a traceback, a second line or none at all fails the test."""
         assert "Traceback" not in self.out + self.err
-        progress = ("preset: ", "backbone: ", "view bank: ", "image cache: ", "reading images: ", "hashing images: ")
+        progress = (
+            "preset: ",
+            "quality: ",
+            "backbone: ",
+            "view bank: ",
+            "image cache: ",
+            "reading images: ",
+            "hashing images: ",
+        )
         progress += (
             "computing views: ",
             "decoding images: ",

@@ -294,9 +294,12 @@ def test_a_known_class_without_a_usable_image_is_named(
     for path in (tiny_folder / "labelled" / "dog").iterdir():
         path.write_bytes(b"no image")
     line = "no image of 'dog' can be used: 1 of 2 known classes left"
-    assert f"note: {line}" in command("check", tiny_folder, "--preset", "small", "--k", 3).out
+    assert f"note: {line}" in command("check", tiny_folder, "--preset", "small", "--k", 3, "--set", "views.size=32").out
     assert f"known classes: {line}" in train(tiny_folder, tmp_path / "run", "--method", "sskmeans").err
-    assert f"known classes: {line}" in command("estimate-k", tiny_folder, "--preset", "small").err
+    assert (
+        f"known classes: {line}"
+        in command("estimate-k", tiny_folder, "--preset", "small", "--set", "views.size=32").err
+    )
 
 
 def test_a_low_old_is_explained_where_names_are_right(capsys: pytest.CaptureFixture[str]) -> None:

@@ -47,7 +47,7 @@ def assert_plain(said: Any) -> None:
 def test_control_characters_of_names_are_shown_escaped(
     command: Command, train: Train, odd_folder: Path, tmp_path: Path
 ) -> None:
-    said = command("check", odd_folder, "--preset", "small", "--k", 10)
+    said = command("check", odd_folder, "--preset", "small", "--k", 10, "--set", "views.size=32")
     assert said.code == 0
     assert_plain(said)
     shown = {line.split("  ")[0]: line for line in said.out.splitlines()}
@@ -91,8 +91,8 @@ def test_a_terminal_that_knows_few_characters(
 
     assert train(odd_folder, tmp_path / "run", "--k", 10, "--method", "sskmeans").code == 0
     for words in (
-        ["check", odd_folder, "--preset", "small", "--k", "10"],
-        ["estimate-k", shared_csv, "--preset", "small"],  # box characters
+        ["check", odd_folder, "--preset", "small", "--k", "10", "--set", "views.size=32"],
+        ["estimate-k", shared_csv, "--preset", "small", "--set", "views.size=32"],  # box characters
         ["predict", tmp_path / "run", odd_folder / "unlabelled"],
         ["check", tmp_path / "no-ω-\udcff"],
         ["--ω\udcff"],

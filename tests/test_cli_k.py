@@ -83,7 +83,9 @@ def test_zero_epochs_give_an_answer_with_novelty(train: Command, shared_csv: Pat
 def test_estimate_k_of_images_and_of_a_run(
     train: Command, command: Command, shared_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = command("estimate-k", shared_csv, "--preset", "small", "--plot", tmp_path / "k.png")
+    said = command(
+        "estimate-k", shared_csv, "--preset", "small", "--set", "views.size=32", "--plot", tmp_path / "k.png"
+    )
     assert said.code == 0, said.err
     assert "categories, known and new (between" in said.out
     assert (tmp_path / "k.png").stat().st_size > 1000
@@ -115,8 +117,8 @@ def test_what_a_run_has_learned_does_not_change_the_estimate(
     assert found[0] == found[1]
 
 
-OF_IMAGES = {"--benchmark": "cub", "--root": ".", "--split": "stratified", "--preset": "small", "--backbone": "lite0"}
-OF_IMAGES |= {"--bank": "on", "--config": "c.yaml", "--set": "views.size=32"}
+OF_IMAGES = {"--benchmark": "cub", "--root": ".", "--split": "stratified", "--preset": "small", "--quality": "fast"}
+OF_IMAGES |= {"--backbone": "lite0", "--bank": "on", "--config": "c.yaml", "--set": "views.size=32"}
 
 
 @pytest.mark.parametrize("place", ["k.foo", "k", ".", "folder.png", "nowhere/k.png"])
@@ -136,7 +138,9 @@ def test_a_plot_that_fails_does_not_take_the_estimate_with_it(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("PIL.Image.Image.save", full)
-    said = command("estimate-k", shared_csv, "--preset", "small", "--plot", tmp_path / "k.png")
+    said = command(
+        "estimate-k", shared_csv, "--preset", "small", "--set", "views.size=32", "--plot", tmp_path / "k.png"
+    )
     assert said.code == 3 and "No space left" in said.complaint
     assert "categories, known and new (between" in said.out
 
@@ -149,7 +153,7 @@ def test_a_k_that_is_none(command: Command, shared_csv: Path, text: str) -> None
 
 
 def test_fewer_than_the_known_classes(command: Command, shared_csv: Path) -> None:
-    said = command("estimate-k", shared_csv, "--preset", "small", "--max", "1")
+    said = command("estimate-k", shared_csv, "--preset", "small", "--set", "views.size=32", "--max", "1")
     assert said.code == 2
     assert "2 classes are labelled already" in said.complaint
 
@@ -167,7 +171,7 @@ def test_one_known_class_tells_little(command: Command, train: Command, tiny_fol
     shutil.rmtree(tiny_folder / "labelled" / "dog")
     said = train(tiny_folder, tmp_path / "run", "--k", "auto", "--method", "sskmeans")
     assert said.code == 0, said.err
-    for heard in (said, command("estimate-k", tiny_folder, "--preset", "small")):
+    for heard in (said, command("estimate-k", tiny_folder, "--preset", "small", "--set", "views.size=32")):
         assert (
             "one known class cannot tell how wide a category is" in heard.err
             and "give K instead of estimating it" in heard.err

@@ -39,8 +39,8 @@ def call(
     def work(name: str, source: Path, out: Path, force: bool) -> Any:
         words: dict[str, list[object]] = {
             "predict": ["predict", finished, source, "-o", out],
-            "check": ["check", source, "--manifest", out, "--preset", "small", "--k", 3],
-            "estimate-k": ["estimate-k", source, "--plot", out, "--preset", "small"],
+            "check": ["check", source, "--manifest", out, "--preset", "small", "--k", 3, "--set", "views.size=32"],
+            "estimate-k": ["estimate-k", source, "--plot", out, "--preset", "small", "--set", "views.size=32"],
             "bench": ["bench", "decode", "-o", out],
         }
         return command(*words[name], *(["--force"] if force else []))

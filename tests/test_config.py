@@ -378,3 +378,5 @@ def test_every_value_of_a_preset_or_overlay_is_an_option_of_some_method() -> Non
         for benchmark in (None, *configuration.names("benchmark")):
             for layer in configuration.layers(preset, benchmark, method=method)[1]:
                 assert set(configuration.leaves(layer.values)) <= known, layer.where
+    for quality in configuration.names("quality"):
+        assert set(configuration.leaves(configuration.layers("small", quality=quality)[1][1].values)) <= known, quality

@@ -1,4 +1,4 @@
-"""Preset + method + benchmark + backbone: all compose, to the values of the paper and of the public scripts."""
+"""Preset + quality + method + benchmark + backbone: all compose, to the values of the paper and of the public scripts."""
 
 from __future__ import annotations
 
@@ -45,6 +45,8 @@ VALUES: dict[str, dict[str, tuple[float, ...]]] = {
     },
     "small": dict.fromkeys(NAMES, (0.85, 2, 1, 1.0, 1.0, 128)),
 }
+# backbone, factor of the steps
+QUALITIES = {"fast": ("lite0", 0.5), "balanced": ("lite0", 1.0), "best": ("lite2", 2.0)}
 NOT_RELEASED = {"imagenet1k", "pets", "herbarium19"}
 # hub id, patch
 BACKBONES = {"dino": ("facebook/dino-vitb16", 16), "dinov2": ("facebook/dinov2-with-registers-base", 14)}
@@ -73,6 +75,7 @@ def test_every_benchmark_has_an_overlay_and_every_preset_values_here() -> None:
     assert set(configuration.names("benchmark")) == set(NAMES) == set(BENCHMARKS.split(", "))
     assert set(configuration.names("preset")) == set(VALUES)
     assert set(configuration.names("backbone")) == set(BACKBONES)
+    assert set(configuration.names("quality")) == set(QUALITIES)
 
 
 @pytest.mark.parametrize(("preset", "benchmark"), [*product(VALUES, NAMES)])
@@ -135,6 +138,30 @@ def test_all_of_them_compose(preset: str, method: str, benchmark: str | None, ba
     reasons = configuration.reasons(config, layers)
     assert found == config.preset and set(reasons) == set(leaves(configuration.to_dict(config)))
     assert all(reasons.values())
+
+
+@pytest.mark.parametrize(
+    ("quality", "method", "benchmark", "backbone"), [*product(QUALITIES, METHODS, (None, "cub"), (None, *BACKBONES))]
+)
+def test_every_quality_composes(quality: str, method: str, benchmark: str | None, backbone: str | None) -> None:
+    """It changes its own name, network and steps, and nothing else; a backbone that is named wins."""
+    without = configuration.compose("small", benchmark, backbone, method=method)
+    config = configuration.compose("small", benchmark, backbone, method=method, quality=quality)
+    network, times = QUALITIES[quality]
+    assert config.backbone.name == (network if backbone is None else BACKBONES[backbone][0])
+    assert (config.quality, config.schedule.steps_times) == (quality, times)
+    schedule = dataclasses.replace(config.schedule, steps_times=1.0)
+    same = dataclasses.replace(config, quality="balanced", backbone=without.backbone, schedule=schedule)
+    assert same == without
+    layers = configuration.layers("small", benchmark, backbone, method=method, quality=quality)[1]
+    assert configuration.reasons(config, layers)["quality"].endswith(f"[quality {quality}]")
+
+
+@pytest.mark.parametrize("preset", ["paper", "released"])
+def test_published_values_have_no_quality(preset: str) -> None:
+    assert configuration.compose(preset).quality is None
+    with pytest.raises(UsageError, match=f"quality best is for the preset small, not for {preset}; omit it"):
+        configuration.compose(preset, quality="best")
 
 
 @pytest.mark.parametrize(("preset", "benchmark", "backbone"), [*product(VALUES, (None, *NAMES), BACKBONES)])
@@ -227,6 +254,17 @@ def test_where_nothing_was_released_the_command_says_so_in_one_line(
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.parametrize("command", ["train", "check", "estimate-k"])
+def test_the_quality_on_the_command_line(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for quality, (network, times) in QUALITIES.items():
+        config = asked(command, "cub", "--preset", "small", "--quality", quality, "--set", "schedule.lr=0.01")
+        assert (config.quality, config.backbone.name, config.schedule.steps_times) == (quality, network, times)
+    assert asked(command, None, "--preset", "small").quality == "balanced"
+    capsys.readouterr()
+    assert asked(command, None, "--quality", "best").preset == "small"  # whatever the machine
+    assert "preset: small, because quality best is one of its values" in capsys.readouterr().err
+
+
 def test_short_names_of_backbones(tmp_path: Path) -> None:
     for short, (name, _) in BACKBONES.items():
         for preset in VALUES:
@@ -263,9 +301,9 @@ def test_the_method_is_known_before_anything_is_composed(tmp_path: Path) -> None
 
 def test_values_are_checked_when_all_are_there() -> None:
     """A crop larger than the image before it is not refused if the image becomes larger too."""
-    words = ("--preset", "small", "--set", "views.size=160", "--set", "views.resize=184")
-    assert asked("train", None, *words).views.size == 160
-    with pytest.raises(UsageError, match=r"views.size 160 is larger than views.resize 110"):
+    words = ("--preset", "paper", "--set", "views.size=320", "--set", "views.resize=366")
+    assert asked("train", None, *words).views.size == 320
+    with pytest.raises(UsageError, match=r"views.size 320 is larger than views.resize 256"):
         asked("train", None, *words[:4])
 
 
@@ -293,9 +331,20 @@ def test_the_config_command(capsys: pytest.CaptureFixture[str]) -> None:
     values = yaml.safe_load(text)  # it is YAML
     assert values["views.upright"] is False and values["debiased.threshold"] == 0.85
 
-    for words in (["--preset", "papper"], ["--method", "simgdc"], ["--benchmark", "cup"], ["--diff", "x"]):
+    assert main(["config", "--preset", "small", "--quality", "best", "--diff", "small"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("# preset small + method debgcd + quality best; differences from small")
+    assert [line.split(":")[0] for line in lines[1:]] == ["quality", "backbone.name", "schedule.steps_times"]
+
+    for words in (
+        ["--preset", "papper"],
+        ["--method", "simgdc"],
+        ["--benchmark", "cup"],
+        ["--diff", "x"],
+        ["--quality", "x"],
+    ):
         assert main(["config", *words]) == 2
-        assert re.match(r"debgcd: (there is )?no (preset|method|benchmark) ", capsys.readouterr().err)
+        assert re.match(r"debgcd: (there is )?no (preset|quality|method|benchmark) ", capsys.readouterr().err)
 
 
 def test_a_preset_is_chosen_before_all_other_values(tmp_path: Path) -> None:

@@ -31,14 +31,14 @@ NOISE = 1.7  # grey levels
 
 def measure(session: Session) -> list[Line]:
     sizes, lines = session.sizes, []
-    short = sizes.views.resize
+    short = sizes.views.short_side
     for name, size, count in (("12 MP", sizes.large, sizes.large_photos), ("VGA", sizes.small, sizes.small_photos)):
         paths = photographs(session, size, count)
         megabytes = sum(path.stat().st_size for path in paths) / len(paths) / 1e6
         ms = {who: 1000 * seconds for who, seconds in decode_seconds(session, size, count).items()}
         what = f"{name} JPEG ({megabytes:.2g} MB) to short side {short}"
         lines.append(compare("decode", what, "ms", ms["ours"], ms["plain"], at_least=GOALS.get(name)))
-        lines.append(_same_features(name, paths, short, sizes.views.size))
+        lines.append(_same_features(name, paths, short, sizes.views.crop))
     return lines
 
 
@@ -48,7 +48,7 @@ def decode_seconds(session: Session, size: tuple[int, int], count: int) -> dict[
 
 
 def _decode_seconds(session: Session, size: tuple[int, int], count: int) -> dict[str, float]:
-    short = session.sizes.views.resize
+    short = session.sizes.views.short_side
     threads = torch.get_num_threads()
     with progress(f"decode, {size[0]} × {size[1]}") as report:
         paths = photographs(session, size, count)

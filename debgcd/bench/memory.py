@@ -68,7 +68,7 @@ def _training_peak(session: Session, shape: Shape, images: int) -> float:
     say(f"memory, {shape.name}, {images} images:")
     backbone = ours(session, shape, TUNED_BLOCKS).network.backbone
     bank = session.folder / f"memory-{images}.bank"
-    rows = (images, sizes.memory_views + 1, *token_shape(backbone, sizes.views.size))
+    rows = (images, sizes.memory_views + 1, *token_shape(backbone, sizes.views.crop))
     config = session.config()
     config = replace(
         config,
@@ -100,7 +100,7 @@ def train_on_bank(config: Config, known: int, bank: Path, rows: tuple[int, ...],
         splits=("train",) * rows[0],
         groups=(None,) * rows[0],
     )
-    backbone = load_backbone(config.backbone.name, tuned_blocks=TUNED_BLOCKS, image_size=config.views.size)
+    backbone = load_backbone(config.backbone.name, tuned_blocks=TUNED_BLOCKS, image_size=config.views.crop)
     run = create_run(folder, config, manifest, Contents(manifest.paths, [b""] * rows[0], []))
     train(run, prepare(run, backbone, read_bank(bank, rows)))
 
@@ -117,7 +117,7 @@ def _building_peak(session: Session, shape: Shape) -> tuple[float, int]:
 
 def build_bank(config: Config, weights: str, paths: list[Path], cache: Path) -> None:
     """Build a bank without worker processes."""
-    backbone = load_backbone(weights, tuned_blocks=TUNED_BLOCKS, image_size=config.views.size)
+    backbone = load_backbone(weights, tuned_blocks=TUNED_BLOCKS, image_size=config.views.crop)
     open_bank(backbone, paths, config.views, cache, 0, silent)
 
 

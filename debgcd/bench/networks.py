@@ -100,7 +100,7 @@ def _random_vit(session: Session, shape: Shape) -> tuple[Any, Path]:
         "num_attention_heads": shape.heads,
         "intermediate_size": shape.hidden,
         "patch_size": shape.patch,
-        "image_size": session.sizes.views.size,
+        "image_size": session.sizes.views.crop,
         "attn_implementation": "eager",
     }
     with torch.random.fork_rng():
@@ -120,7 +120,7 @@ def _random_vit(session: Session, shape: Shape) -> tuple[Any, Path]:
 def ours(session: Session, shape: Shape, tuned_blocks: int) -> Trainee:
     """Our network, loaded as a run loads it."""
     _, folder = random_vit(session, shape)
-    size = session.sizes.views.size
+    size = session.sizes.views.crop
     backbone = load_backbone(
         str(folder), tuned_blocks=tuned_blocks, image_size=size, precision=pick_precision("auto", CPU)
     )
@@ -167,7 +167,7 @@ def read_bank(path: Path, shape: tuple[int, ...]) -> BankTokens:
 
 def bank_for(session: Session, trainee: Trainee, images: int) -> BankTokens:
     """A bank of random tokens for this number of images."""
-    shape = (images, BANK_VIEWS + 1, *token_shape(trainee.network.backbone, session.sizes.views.size))
+    shape = (images, BANK_VIEWS + 1, *token_shape(trainee.network.backbone, session.sizes.views.crop))
     path = session.folder / f"{'-'.join(map(str, shape))}.bank"
     session.once(path, lambda: write_random_bank(path, shape))
     return read_bank(path, shape)

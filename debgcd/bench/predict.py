@@ -22,7 +22,7 @@ def measure(session: Session) -> list[Line]:
     networks = [("lite0", "lite0", resize, crop, sizes.predicted[0])]
     for shape in session.shapes[:1]:  # the smallest
         _, folder = random_vit(session, shape)
-        networks.append((shape.name, str(folder), sizes.views.resize, sizes.views.size, sizes.predicted[1]))
+        networks.append((shape.name, str(folder), sizes.views.short_side, sizes.views.crop, sizes.predicted[1]))
     lines = []
     for name, source, resize, crop, count in networks:
         say(f"predict, {name}:")

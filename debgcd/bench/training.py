@@ -59,7 +59,7 @@ def step_seconds(session: Session, shape: Shape) -> dict[str, float]:
 
 
 def _step_seconds(session: Session, shape: Shape) -> dict[str, float]:
-    images = random_images(2 * shape.batch, session.sizes.views.size)
+    images = random_images(2 * shape.batch, session.sizes.views.crop)
     label = alternate_labels(shape.batch, session.sizes.known)
     with progress(f"step, {shape.name}") as report:
         fresh2, plain2 = ours(session, shape, 2), plain(session, shape, 2)
@@ -92,9 +92,9 @@ def measure_trunk(session: Session) -> list[Line]:
     for shape in session.shapes:
         with progress(f"trunk, {shape.name}") as report:
             trunk = ours(session, shape, TUNED_BLOCKS).network.backbone
-            bare = Products(products(shape, session.sizes.views.size, shape.depth - TUNED_BLOCKS))
+            bare = Products(products(shape, session.sizes.views.crop, shape.depth - TUNED_BLOCKS))
             count = CHUNK * cores()  # the same amount for each core
-            images, empty = random_images(count, session.sizes.views.size), random_images(count, 1)
+            images, empty = random_images(count, session.sizes.views.crop), random_images(count, 1)
             works = {
                 "ours": Work(lambda: trunk.trunk(images), count),  # noqa: B023 (called within this iteration)
                 "bare": Work(lambda: bare.trunk(empty), count),  # noqa: B023
@@ -214,7 +214,7 @@ def _part_seconds(session: Session, shape: Shape) -> dict[str, float]:
     evaluation from the bank; build: one view of the bank, including decoding and writing.
     """
     sizes, batch = session.sizes, session.sizes.data.batch
-    images = random_images(2 * shape.batch, sizes.views.size)
+    images = random_images(2 * shape.batch, sizes.views.crop)
     label = alternate_labels(batch, sizes.known)
     paths = photographs(session, sizes.small, sizes.small_photos)[: sizes.built]
     views = replace(sizes.views, bank="on", bank_views=sizes.built_views)

@@ -80,6 +80,8 @@ def _print_benchmark(found: Benchmark) -> None:
 
 
 def _print_findings(found: Findings) -> None:
+    from debgcd.train.quality import told
+
     print(
         f"{found.images} images: {found.labelled} labelled, {found.unlabelled} unlabelled, {found.test} in the test split"
     )
@@ -102,3 +104,5 @@ def _print_findings(found: Findings) -> None:
 A run would sort {found.unlabelled} images into {into} with {plan.method}, preset {plan.preset}:
   backbone {escaped(plan.backbone)}, {plan.image_size} px, {plan.views}, {plan.steps} steps of {plan.batch} images each
   about {duration(plan.seconds)} on this machine, and {plan.bank_bytes / 1e6:,.0f} MB in {cache} (now {found.cache_bytes / 1e6:,.0f} MB)""")
+        if plan.quality is not None and plan.levels:
+            print(f"  {told(plan.quality, plan.levels)}")

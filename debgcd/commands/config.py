@@ -22,6 +22,7 @@ def add(subparsers: Subparsers) -> None:
         "  debgcd config --preset released --method simgcd --benchmark cifar100",
     )
     parser.add_argument("--preset", default="paper", help="paper (default), released or small")
+    parser.add_argument("--quality", metavar="LEVEL", help="of preset small: fast, balanced (default) or best")
     parser.add_argument("--method", default="debgcd", help="default: debgcd")
     parser.add_argument(
         "--benchmark", metavar="NAME", help=f"include the values for a published data set: {BENCHMARKS}"
@@ -46,14 +47,14 @@ def config(options: argparse.Namespace) -> None:
         "backbone": options.backbone,
         "method": options.method,
     }
-    preset, layers = configuration.layers(options.preset, **chosen)
+    preset, layers = configuration.layers(options.preset, **chosen, quality=options.quality)
     own = {} if facts is None else {"k": facts.classes}  # as a run on the benchmark has it
     layers.append(configuration.Layer(f"benchmark {chosen['benchmark']}", own, {"k": "its number of classes"}))
 
-    def resolved(name: str) -> configuration.Config:
-        return configuration.override(configuration.compose(name, **chosen), own, "the benchmark")
+    def resolved(name: str, quality: str | None = None) -> configuration.Config:
+        return configuration.override(configuration.compose(name, **chosen, quality=quality), own, "the benchmark")
 
-    found = resolved(preset)
+    found = resolved(preset, options.quality)
     values = configuration.leaves(configuration.to_dict(found))
     reasons = configuration.reasons(found, layers)
     other: dict[str, Any] = {}
@@ -65,6 +66,7 @@ def config(options: argparse.Namespace) -> None:
         there = {key: {options.diff: other[key]} for key in values} if other else {}
         print_json({key: {"value": v, "reason": reasons[key], **there.get(key, {})} for key, v in values.items()})
         return
+    chosen["quality"] = options.quality
     named = " + ".join([f"preset {preset}", *(f"{kind} {name}" for kind, name in chosen.items() if name is not None)])
     print(
         f"# {named}"

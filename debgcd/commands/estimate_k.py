@@ -24,6 +24,7 @@ OF_IMAGES = (
     "root",
     "split",
     "preset",
+    "quality",
     "backbone",
     "bank",
     "config",

@@ -96,11 +96,16 @@ def add_feature_options(parser: argparse.ArgumentParser) -> None:
     """Options that determine the features of the images; see `configured`."""
     add_cache(parser)
     parser.add_argument("--preset", help="paper, released or small (default: chosen to suit the data and the machine)")
+    parser.add_argument(
+        "--quality",
+        metavar="LEVEL",
+        help="fast, balanced (default) or best: how much time the preset small takes; best needs pip install 'debgcd[best]'",
+    )
     parser.add_argument("--seed", type=int)
     parser.add_argument(
         "--backbone",
         metavar="NAME",
-        help="dino or dinov2 (the paper's two, with 224 px views), lite0, a hub id such as facebook/dino-vits16, a folder, "
+        help="dino or dinov2 (the paper's two, with 224 px views), lite0, lite1, lite2, a hub id such as facebook/dino-vits16, a folder, "
         "or a .pth file",
     )
     parser.add_argument(
@@ -136,7 +141,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 
 
 def configured(options: argparse.Namespace, source: Source) -> Config:
-    """The configuration of a run: preset, method, benchmark and backbone, overridden by K, --config, options and --set in turn."""
+    """The configuration of a run: preset, quality, method, benchmark and backbone, overridden by K, --config, options and --set in turn."""
     from debgcd import config as configuration
 
     given = [] if options.config is None else [(configuration.read_yaml(options.config), str(options.config))]
@@ -144,16 +149,21 @@ def configured(options: argparse.Namespace, source: Source) -> Config:
     method = getattr(options, "method", None)  # not every command trains
     named = [values.pop("method") for values, _ in (*given, ({"method": method}, ""), *last) if values.get("method")]
     for values, where in (*given, *last):
-        if values.pop("preset", options.preset) != options.preset:
-            raise UsageError(f"{where}: the preset is chosen with --preset, because it comes before all other values")
+        for first in ("preset", "quality"):
+            if values.pop(first, getattr(options, first)) != getattr(options, first):
+                raise UsageError(
+                    f"{where}: the {first} is chosen with --{first}, because it comes before all other values"
+                )
     name = options.preset
     if name is None:
         from debgcd.train.decide import choose_preset
 
-        name = choose_preset(source.manifest)
+        name = choose_preset(source.manifest, options.quality)
     facts = None if source.benchmark is None else source.benchmark.facts
     benchmark = None if facts is None else facts.name
-    config = configuration.compose(name, benchmark, options.backbone, method=str(named[-1]) if named else "debgcd")
+    config = configuration.compose(
+        name, benchmark, options.backbone, method=str(named[-1]) if named else "debgcd", quality=options.quality
+    )
     backbone = None if options.backbone is None else config.backbone.name  # an option overrides --config
     if facts is not None:
         if config.preset != name:

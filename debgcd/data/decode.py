@@ -139,6 +139,16 @@ def decoded(path: Path, short_side: int | None = None, upright: bool = True) -> 
         yield pixels
 
 
+def short_side(path: Path) -> int:
+    """The short side of an image in pixels, as its header says; raises Unusable, and nothing else."""
+    size = regular_file(path).st_size
+    try:
+        with open(path, "rb") as file, _quiet:
+            return min(_header(file, size)[1].size)
+    except OSError as error:
+        raise Unusable(Reason.UNREADABLE, error.strerror or str(error)) from error
+
+
 def regular_file(path: Path) -> os.stat_result:
     """The stat of a regular, non-empty file, otherwise Unusable. Does not open the file: a named pipe would block."""
     try:
@@ -159,15 +169,19 @@ def regular_file(path: Path) -> os.stat_result:
     return found
 
 
-def _pixels(file: BinaryIO, size: int, short_side: int | None, upright: bool, turn: ExitStack) -> np.ndarray:
-    head = file.read(64)
-    kind = _kind(head)
+def _header(file: BinaryIO, size: int) -> tuple[str, ImageFile.ImageFile]:
+    """The kind of a file, and its image with nothing decoded yet."""
+    kind = _kind(file.read(64))
     try:
-        image = _open(file, kind)
+        return kind, _open(file, kind)
     except Unusable:
         raise
     except Exception as error:  # Pillow's plugins raise almost anything on damaged input
         raise _failure(error, file, size, kind, opened=False) from error
+
+
+def _pixels(file: BinaryIO, size: int, short_side: int | None, upright: bool, turn: ExitStack) -> np.ndarray:
+    kind, image = _header(file, size)
     width, height = image.size
     if not width * height:
         raise Unusable(Reason.CORRUPT, f"{kind}: {width} × {height} pixels")

@@ -110,13 +110,15 @@ def _recipe(paths: Sequence[Path], views: ViewsConfig, cache: Path, workers: int
     facts = {
         "format": FORMAT,
         "images": contents.sha256,
-        "resize": views.resize,
+        "resize": views.short_side,
         "decode": views.decode,
         "upright": views.upright,
         "decoders": _decoders(),
     }
     otherwise = "run.image_cache: off"
-    recipe = Recipe("image cache", facts, len(paths), about_bytes(len(paths), views.resize), compute, check, otherwise)
+    recipe = Recipe(
+        "image cache", facts, len(paths), about_bytes(len(paths), views.short_side), compute, check, otherwise
+    )
     return recipe
 
 

@@ -35,10 +35,10 @@ class Files:
         self.paths, self.views = paths, views
 
     def __call__(self, number: int) -> Tensor:
-        fast = self.views.resize if self.views.decode == "fast" else None
+        fast = self.views.short_side if self.views.decode == "fast" else None
         try:
             with decoded(self.paths[number], fast, self.views.upright) as pixels:
-                return resize_short_side(pixels, self.views.resize)
+                return resize_short_side(pixels, self.views.short_side)
         except Unusable as error:
             raise gone(self.paths[number], error) from error
 
@@ -63,7 +63,7 @@ class Images(Dataset[Tensor | str]):
 
 def from_files(paths: Sequence[Path], views: ViewsConfig) -> Images:
     """Images decoded each time that they are needed."""
-    return Images(Files(paths, views), views.size)
+    return Images(Files(paths, views), views.crop)
 
 
 def default_workers() -> int:

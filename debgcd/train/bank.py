@@ -149,7 +149,7 @@ def _recipe(
     on_progress: Callable[[int, int], None],
 ) -> Recipe:
     images, contents = from_files(paths, views), read_contents(paths, cache)
-    shape, stored, rows = token_shape(backbone, views.size), stored_kinds(kinds), _rows(views, kinds)
+    shape, stored, rows = token_shape(backbone, views.crop), stored_kinds(kinds), _rows(views, kinds)
 
     def compute(first: int) -> Generator[list[NDArray[np.int16]]]:
         batches = [np.arange(i, min(i + BUILD_BATCH, len(paths))) for i in range(first, len(paths), BUILD_BATCH)]
@@ -177,8 +177,8 @@ def _recipe(
         "decode": views.decode,
         "upright": views.upright,
         "precision": backbone.precision,
-        "resize": views.resize,
-        "size": views.size,
+        "resize": views.short_side,
+        "size": views.crop,
         "views": views.bank_views,
         "seed": views.seed,
         "type": "bfloat16",

@@ -1,6 +1,6 @@
 """What a run leaves open is decided here, once, before anything is trained; each decision is said in one line.
 
-Preset, method, backbone, precision, which model is kept, view bank, image cache; and K, which needs the features.
+Preset, pixels, steps, method, backbone, precision, which model is kept, view bank, image cache; and K, which needs the features.
 """
 
 from __future__ import annotations
@@ -35,16 +35,19 @@ from debgcd.options import Config, ViewsConfig
 from debgcd.progress import progress, say
 from debgcd.train.bank import bank_bytes, has_bank, stored_kinds, token_shape
 from debgcd.train.loop import length
+from debgcd.train.quality import settle
 from debgcd.train.run import Run
 from debgcd.train.setup import frozen_features
 
 FEW_IMAGES = 5000  # 200 epochs of the paper are too few steps below this
 
 
-def choose_preset(manifest: Manifest) -> str:
-    """`small` without a GPU or for few images, else `paper`."""
+def choose_preset(manifest: Manifest, quality: str | None = None) -> str:
+    """`small` without a GPU, for few images or where a quality is asked for, else `paper`."""
     images = len(manifest.training_rows)
-    if pick_device("auto").type == "cpu":
+    if quality is not None:
+        name, why = "small", f"quality {quality} is one of its values"
+    elif pick_device("auto").type == "cpu":
         name, why = "small", "there is no GPU"
     elif images < FEW_IMAGES:
         name, why = "small", f"there are only {images} images"
@@ -57,11 +60,12 @@ def choose_preset(manifest: Manifest) -> str:
 def decide(config: Config, manifest: Manifest) -> tuple[Config, Backbone]:
     """The configuration with all but K decided, and its backbone."""
     cache, paths = cache_folder(config.run.cache), manifest.training_paths
+    if config.start is not None:
+        config = _from_start(config, cache)
+    config = settle(config, paths)
     if METHODS[config.method].trains and not length(config.schedule, len(paths)).steps:
         say("method: sskmeans, because nothing is trained in 0 steps: semi-supervised k-means on frozen features")
         config = configuration.override(config, {"method": "sskmeans"}, "0 steps")
-    if config.start is not None:
-        config = _from_start(config, cache)
     config, backbone = _decide_backbone(config, cache)
     if config.model_kept == "best-old" and not METHODS[config.method].trains:
         config = replace(config, model_kept="last")  # there is only one
@@ -77,7 +81,7 @@ def decide(config: Config, manifest: Manifest) -> tuple[Config, Backbone]:
         )
     bank = decide_bank(METHODS[config.method], backbone, paths, views, cache)
     draws = long.steps * long.batch / len(paths) * (views.fresh if bank else 1.0)
-    keep = decide_image_cache(config.run.image_cache, len(paths), views.resize, draws, cache)
+    keep = decide_image_cache(config.run.image_cache, len(paths), views.short_side, draws, cache)
     views = replace(views, bank="on" if bank else "off")
     return replace(config, views=views, run=replace(config.run, image_cache="on" if keep else "off")), backbone
 
@@ -104,7 +108,7 @@ def _from_start(config: Config, cache: Path) -> Config:
 
 
 def _decide_backbone(config: Config, cache: Path) -> tuple[Config, Backbone]:
-    wanted, cut, size = config.backbone, METHODS[config.method].cut, config.views.size
+    wanted, cut, size = config.backbone, METHODS[config.method].cut, config.views.crop
     tuned = cut.tuned if wanted.tuned_blocks is None else wanted.tuned_blocks
     tail = max(tuned, cut.tail or 0) if wanted.tail_blocks is None else wanted.tail_blocks
     device = pick_device(config.run.device)
@@ -149,7 +153,7 @@ def run_backbone(run: Run) -> Backbone:
         wanted.name,
         tuned_blocks=wanted.tuned_blocks,
         tail_blocks=wanted.tail_blocks,
-        image_size=run.config.views.size,
+        image_size=run.config.views.crop,
         revision=wanted.revision,
         cache=cache_folder(run.config.run.cache),
         precision=precision,
@@ -177,7 +181,7 @@ def decide_bank(
             f"views.bank_views is {views.bank_views}, but a step draws {needed} different views of one kind; "
             f"use {needed} or more"
         )
-    size = bank_bytes(len(paths), views, token_shape(backbone, views.size), kinds)
+    size = bank_bytes(len(paths), views, token_shape(backbone, views.crop), kinds)
     cache.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(cache).free
     takes = views.bank == "on" or size <= free / 2 or has_bank(backbone, paths, views, cache, kinds)

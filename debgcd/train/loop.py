@@ -51,6 +51,7 @@ def length(schedule: ScheduleConfig, images: int, trains: bool = True) -> Length
     """The run's length for so many training images; the batch is never larger than the data."""
     batch = min(schedule.batch, images)
     steps_per_epoch = max(1, images // batch)
+    assert schedule.steps != "auto"  # decided before a run begins
     steps = schedule.steps if schedule.steps is not None else schedule.epochs * steps_per_epoch
     return Length(batch, steps_per_epoch, steps if trains else 0)
 

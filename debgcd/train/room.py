@@ -45,12 +45,12 @@ def require_room(config: Config, manifest: Manifest, backbone: Backbone, folder:
     without = "choose another cache folder, or do without it"
     if config.views.bank == "on":
         kinds = stored_kinds(METHODS[config.method].views)
-        size = bank_bytes(len(paths), config.views, token_shape(backbone, config.views.size), kinds)
+        size = bank_bytes(len(paths), config.views, token_shape(backbone, config.views.crop), kinds)
         if size > free_bytes(cache):  # hashing all images only where it may matter
             size = missing_views(backbone, paths, config.views, cache, METHODS[config.method].views)
         needs.append(Need("the view bank", cache, size, f"{without} (views.bank: off)"))
     if config.run.image_cache == "on":
-        size = about_bytes(len(paths), config.views.resize)
+        size = about_bytes(len(paths), config.views.short_side)
         if size > free_bytes(cache):
             size = missing_pixels(paths, config.views, cache)
         needs.append(Need("the image cache", cache, size, f"{without} (run.image_cache: off)"))

@@ -68,7 +68,7 @@ def open_tokens(config: Config, manifest: Manifest, backbone: Backbone, cache: P
     if config.run.image_cache == "on":
         with progress("decoding images") as report:
             opener = open_image_cache(paths, config.views, cache, workers(config), report)
-        images = Images(opener, config.views.size)
+        images = Images(opener, config.views.crop)
     fresh = FreshTokens(backbone, images, config.seed, workers(config), kinds)
     if config.views.bank != "on":
         return fresh

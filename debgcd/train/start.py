@@ -25,6 +25,7 @@ from debgcd.progress import progress, say
 from debgcd.train.decide import decide, decide_k, run_backbone
 from debgcd.train.finish import evaluate, unlabelled, write_evaluation
 from debgcd.train.loop import train
+from debgcd.train.quality import decides, expected, levels, told
 from debgcd.train.room import require_room
 from debgcd.train.run import Run, new_run, open_run, require_same_images
 from debgcd.train.run import create as create_run
@@ -53,9 +54,18 @@ def _begin(manifest: Manifest, config: Config, folder: Path, verify: bool) -> Ru
     require_ready(manifest, config)
     for line in lost_classes(listed, manifest):
         say(f"known classes: {line}")
-    config, backbone = decide(config, manifest)
+    asked = config
+    config, backbone = decide(asked, manifest)
     require_room(config, manifest, backbone, folder)
+    _tell_quality(asked, config, backbone, manifest)
     return _to_the_end(create_run(folder, config, manifest, _contents(manifest, config)), backbone)
+
+
+def _tell_quality(asked: Config, config: Config, backbone: Backbone, manifest: Manifest) -> None:
+    """Say what the quality chose and what the others would cost; nothing is measured where it chose nothing."""
+    if asked.quality is not None and decides(asked):
+        cost = expected(config, backbone, manifest)
+        say(told(asked.quality, levels(asked, config, manifest.training_paths, cost)))
 
 
 def require_ready(manifest: Manifest, config: Config) -> None:

