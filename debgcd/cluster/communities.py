@@ -21,15 +21,16 @@ def communities(
     """
     from infomap import Infomap
 
-    unit = normalize(points.detach().float().cpu(), dim=1)
+    unit = normalize(points.detach().float(), dim=1)
     y = label.cpu().numpy()
     count = min(neighbours, len(unit) - 1)
     graph = Infomap("--two-level --directed --silent")
     for start in range(0, len(unit) if count > 0 else 0, BLOCK):
         similarity = unit[start : start + BLOCK] @ unit.T
-        similarity[torch.arange(len(similarity)), start + torch.arange(len(similarity))] = -torch.inf
+        own_place = torch.arange(len(similarity), device=unit.device)
+        similarity[own_place, start + own_place] = -torch.inf
         best = similarity.topk(count, dim=1)
-        values, nearest = best.values.double().numpy(), best.indices.numpy()
+        values, nearest = best.values.double().cpu().numpy(), best.indices.cpu().numpy()
         own = y[start : start + len(values), None]
         weights = np.where((own >= 0) & (y[nearest] == own), values[:, :1], values)
         for row, column in zip(*np.nonzero((values >= least) & (weights > 0)), strict=True):

@@ -27,7 +27,7 @@ def levels(points: Tensor, label: Tensor) -> list[NDArray[np.int64]]:
     Neighbours are by cosine. As in FINCH, a level ends the list if it has one cluster or as many as the one before; after
     the first level, links longer than the longest of the first are not followed.
     """
-    unit = normalize(points.detach().double().cpu(), dim=1)
+    unit = normalize(points.detach(), dim=1)
     y = label.cpu().numpy().astype(np.int64)
     found: list[NDArray[np.int64]] = []
     clusters, means, limit = np.arange(len(unit)), unit, math.inf
@@ -80,8 +80,10 @@ def _step(unit: Tensor, y: NDArray[np.int64], limit: float) -> tuple[NDArray[np.
     neighbour = np.empty(len(unit), np.int64)
     for start in range(0, len(unit), BLOCK):
         cosine = unit[start : start + BLOCK] @ unit.T
-        cosine[torch.arange(len(cosine)), start + torch.arange(len(cosine))] = -math.inf
-        neighbour[start : start + BLOCK] = cosine.argmax(1).numpy()
+        own = torch.arange(len(cosine), device=unit.device)
+        cosine[own, start + own] = -math.inf
+        neighbour[start : start + BLOCK] = cosine.argmax(1).cpu().numpy()
+    unit = unit.cpu()
     for label in np.unique(y[y >= 0]):
         for chain in _chains(unit, np.flatnonzero(y == label)):
             neighbour[chain[:-1]], neighbour[chain[-1]] = chain[1:], chain[-1]
@@ -120,8 +122,8 @@ def _classes_first(level: NDArray[np.int64], y: NDArray[np.int64], known: int) -
 
 
 def _means(unit: Tensor, clusters: NDArray[np.int64], count: int) -> Tensor:
-    at = torch.from_numpy(clusters)
-    sums = torch.zeros(count, unit.shape[1], dtype=unit.dtype).index_add_(0, at, unit)
+    at = torch.from_numpy(clusters).to(unit.device)
+    sums = torch.zeros(count, unit.shape[1], dtype=unit.dtype, device=unit.device).index_add_(0, at, unit)
     return sums / torch.bincount(at, minlength=count)[:, None]
 
 

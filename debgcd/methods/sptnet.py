@@ -1,6 +1,6 @@
 """SPTNet (Wang et al. 2024): prompts of pixels and the network learn in turns, from a trained SimGCD.
 
-Written from the paper; no public code was used. The first stage is a SimGCD run, or `--start RUN`. Every 20 steps it changes
+Written from descriptions of the paper; no public code was used. The first stage is a SimGCD run, or `--start RUN`. Every 20 steps it changes
 what learns: the prompts (a frame around each patch, a border around the image), or the tail and the heads. One view is the
 plain image, the other has the prompts; the loss is SimGCD's. The trunk's tokens change with the prompts, so there is no view
 bank. Open, and decided here: prompts start at zero, are added to normalised pixels, and are there at inference too; their

@@ -244,12 +244,17 @@ def test_others_survive_a_kill_too(others: Reference, tmp_path: Path, number: in
     others.resume(tmp_path / "run")
 
 
-def test_a_first_stage_survives_a_kill(others: Reference, tmp_path: Path) -> None:
-    if not (others.folder / "whole" / "first").exists():
-        return  # it has only one
-    assert sha256(others.folder / "whole" / "first" / "model" / "model.safetensors")
-    others.kill(tmp_path / "run", at_call("debgcd.train.loop.step", STEPS + 5, after=True))
-    others.resume(tmp_path / "run")
+@pytest.mark.parametrize(
+    "target", ["debgcd.train.loop.step", "debgcd.train.start.begin", "debgcd.train.start.load_model"]
+)
+def test_a_first_stage_survives_a_kill(
+    shared_folder: Path, arguments: Arguments, tmp_path: Path, target: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """In it, before it begins, and when it is over but the second stage does not know of it yet."""
+    two = reference("on", shared_folder, arguments, tmp_path_factory, "--method", "mugcd")
+    assert (two.folder / "whole" / "first" / "predictions.csv").exists()
+    two.kill(tmp_path / "run", at_call(target, 2 if target.endswith("begin") else 1))
+    two.resume(tmp_path / "run")
 
 
 @pytest.mark.parametrize("method", ["kmeans", "sskmeans"])
