@@ -43,7 +43,7 @@ def begin(method: Method, context: Context) -> None:
     subspace = losses.known_subspace(known, how.eagc_eta)
     buffer(f"{NAME}.subspace").copy_(subspace)
     buffer(f"{NAME}.mean_energy").copy_(losses.energy(known, subspace).mean())
-    sums = torch.zeros(method.sizes.known, known.shape[1], device=known.device).index_add_(0, y, known)
+    sums = known.new_zeros(method.sizes.known, known.shape[1]).index_add_(0, y, known)
     target = (sums / torch.bincount(y, minlength=len(sums)).clamp_min(1)[:, None])[y].double()
     gram = known.double().T @ known.double()
     gram += RIDGE * gram.diagonal().mean() * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)

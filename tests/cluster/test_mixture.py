@@ -62,14 +62,14 @@ def test_split_and_merge_find_the_number_of_clouds_and_leave_known_classes_alone
 
 @pytest.mark.parametrize("labelled", [False, True])
 def test_infomap_finds_the_clouds_and_drops_small_ones(labelled: bool) -> None:
-    points, truth = clouds(4, 30, spread=0.5)
+    points, truth = clouds(4, 30)
     points = torch.cat([points, -torch.eye(4)[:1].repeat(3, 1)])  # three more, far from all
     label = torch.where(truth < 2, truth, -1) if labelled else torch.full_like(truth, -1)
     label = torch.cat([label, torch.full((3,), -1)])
-    found = communities(points, label, neighbours=8, least=0.5, smallest=5)
+    found = communities(points, label, neighbours=15, least=0.5, smallest=5)
     assert (found[-3:] == -1).all() and set(found[:-3].tolist()) == {0, 1, 2, 3}
     assert len(set(zip(found[:-3].tolist(), truth.tolist(), strict=True))) == 4
-    assert np.array_equal(found, communities(points, label, neighbours=8, least=0.5, smallest=5))
+    assert np.array_equal(found, communities(points, label, neighbours=15, least=0.5, smallest=5))
 
 
 def test_infomap_of_what_is_alone() -> None:
