@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from debgcd import __version__
-from debgcd.commands import bench, check, config, demo, estimate_k, evaluate, fetch, predict, reproduce, train
+from debgcd.commands import bench, check, config, demo, estimate_k, evaluate, fetch, methods, predict, reproduce, train
 from debgcd.errors import DataError, DebgcdError, UsageError
 from debgcd.progress import say
 
@@ -178,7 +178,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"debgcd {__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for command in (demo, check, fetch, config, estimate_k, train, evaluate, predict, reproduce, bench):
+    for command in (demo, check, fetch, config, methods, estimate_k, train, evaluate, predict, reproduce, bench):
         command.add(subparsers)
     return parser
 

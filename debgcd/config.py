@@ -74,8 +74,8 @@ def layers(
     """What `compose` lays over the defaults, in order, and the preset it came to.
 
     Files of methods and benchmarks have a section per preset. A benchmark's section has one per method again, and `every`
-    for values that all methods take. No file has a section for `small`: its values belong together, for a few hundred
-    steps from a warm start, while the published ones are for 200 epochs over all images.
+    for values that all methods take. Only a method's file may have a section for `small`: that preset's values belong
+    together, for a few hundred steps from a warm start, while a benchmark's are for 200 epochs over all images.
     """
     published = None if benchmark is None else _layer("benchmark", benchmark)
     if published is not None and preset == "released" and not {EVERY, method} & set(published.values.get(preset, {})):
@@ -207,6 +207,12 @@ def _check(config: Config, changes: Sequence[tuple[Mapping[str, Any], str]]) -> 
         raise UsageError(
             f"{where('views.size', 'views.resize')}: views.size {size} is larger than views.resize {resize}; a crop "
             "cannot be larger than the resized image"
+        )
+    method = METHODS[config.method]
+    if config.extras.any and (method.clusters or not method.trains):
+        raise UsageError(
+            f"{where('extras.bia_weight', 'extras.eagc_align', 'extras.eagc_project')}: extras are for methods that train "
+            f"a classifier, and {config.method} does not; leave them out"
         )
     contradiction = config.options.contradiction()
     if contradiction is not None:

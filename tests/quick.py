@@ -19,6 +19,7 @@ FAST = {
     "heads.detector_width": 8,
     "schedule.batch": 8,
     "schedule.steps": 12,
+    "first.steps": 1,  # of a method with two stages
     "run.checkpoint_every": 3,
     "run.watch": "warn",  # so few steps on so few images prove nothing
 }

@@ -170,7 +170,8 @@ def configured(options: argparse.Namespace, source: Source) -> Config:
             from debgcd.progress import say
 
             say(f"preset: {config.preset}, because nothing was released for {facts.title} with {config.method}")
-        given.insert(0, ({"k": facts.classes}, "the benchmark"))
+        if not METHODS[config.method].finds_k:
+            given.insert(0, ({"k": facts.classes}, "the benchmark"))
     epochs = getattr(options, "epochs", None)
     sections: dict[str, dict[str, Any]] = {
         "schedule": {} if epochs is None else {"epochs": epochs, "steps": None},

@@ -39,6 +39,9 @@ def add(subparsers: Subparsers) -> None:
         help="folder of the data sets; repeatable, the first one that has a set is used",
     )
     parser.add_argument("--sets", metavar="A,B", help=f"data sets to use instead of the table's own: {BENCHMARKS}")
+    parser.add_argument(
+        "--methods", metavar="A,B", help="rows of these methods only, e.g. simgcd,debgcd (default: all)"
+    )
     parser.add_argument("--seeds", type=int, default=3, metavar="N", help="runs with seeds 0 to N-1 (default 3)")
     parser.add_argument(
         "--scale",
@@ -74,6 +77,8 @@ def reproduce(options: argparse.Namespace) -> None:
             print(f"{name:15} {found.title} ({len(found.rows)} rows)\n{'':15} {', '.join(found.sets)}")
         return
     chosen = experiment(options.name)
+    if options.methods is not None:
+        chosen = chosen.only([name.strip() for name in options.methods.split(",")])
     settings = [configuration.assignment(text) for text in options.set]
     if options.backbone:
         settings.append({"backbone": {"name": options.backbone}})
@@ -134,7 +139,7 @@ def _require_sense(options: argparse.Namespace, settings: list[dict[str, Any]]) 
 def _typed(options: argparse.Namespace) -> str:
     """The command as typed, without options that are only paths."""
     words = ["debgcd", "reproduce", options.name, "--scale", options.scale, "--seeds", str(options.seeds)]
-    for name in ("preset", "sets", "backbone"):
+    for name in ("preset", "sets", "methods", "backbone"):
         if getattr(options, name):
             words += [f"--{name}", str(getattr(options, name))]
     return shlex.join(words + [word for text in options.set for word in ("--set", text)])

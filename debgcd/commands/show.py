@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -117,13 +117,13 @@ def percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.1f}"
 
 
-def table(head: list[str], rows: list[list[str]]) -> None:
-    """Print aligned columns: the first flush left, the others flush right. Control characters in cells are escaped."""
+def table(head: list[str], rows: list[list[str]], left: Collection[int] = (0,)) -> None:
+    """Print aligned columns, flush left if their number is in `left`. Control characters in cells are escaped."""
     head, *rows = ([escaped(cell) for cell in row] for row in [head, *rows])
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
     for row in [head, *rows]:
         cells = [
-            cell.ljust(width) if i == 0 else cell.rjust(width)
+            cell.ljust(width) if i in left else cell.rjust(width)
             for i, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         print("  ".join(cells).rstrip())

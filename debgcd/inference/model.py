@@ -22,7 +22,7 @@ from debgcd import config as configuration
 from debgcd.data.rows import text
 from debgcd.errors import DataError, UsageError
 from debgcd.files import new_folder, read_json, write_json, write_text
-from debgcd.methods import create
+from debgcd.methods import METHODS, create
 from debgcd.methods.base import Method, Sizes
 from debgcd.model.load import load_backbone
 from debgcd.model.network import Network
@@ -158,6 +158,7 @@ def load_model(folder: Path, *, backbone: str | None, cache: Path, device: str =
             f"the backbone {backbone or config.backbone.name} is not the one this model was trained on (its sha256 differs); "
             "give the original weights as its backbone"
         )
+    trunk = METHODS[config.method].prompted(trunk, config)
     method = create(config, Sizes(trunk.width, len(categories), facts["known"], facts["images"]))
     with torch.device("meta"):  # config.json may ask for heads of any size: none is allocated before the tensors agree
         heads = method.heads()
@@ -226,14 +227,19 @@ def start_from(
         ) from error
     own = network.state()
     same = {name for name, value in own.items() if name in tensors and tensors[name].shape == value.shape}
-    lost = sorted(name for name in set(own) - same if not name.startswith("heads."))
+    added = network.backbone.unpretrained
+    lost = sorted(
+        name
+        for name in set(own) - same
+        if not name.startswith("heads.") and not (added and name.startswith(f"tail.{added}"))
+    )
     if lost:
         raise DataError(f"the run starts from the model in {folder}, which has no fitting {lost[0]}; choose another")
     others = set() if there == list(classes) else {*method.answers, *method.per_category, *method.detectors}
     heads = {name: {f"heads.{name}.{key}" for key in head.state_dict()} for name, head in network.heads.items()}
     given = frozenset(name for name, parts in heads.items() if parts <= same and name not in others)
     for name, value in own.items():
-        if not name.startswith("heads.") or name.split(".")[1] in given:
+        if name in same and (not name.startswith("heads.") or name.split(".")[1] in given):
             value.copy_(tensors[name])
     new = ", ".join(sorted(set(heads) - given)) or "none"
     why = " (the known classes are others)" if others else ""

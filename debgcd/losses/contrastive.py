@@ -29,11 +29,19 @@ def supervised_contrastive(z: Tensor, y: Tensor, temperature: float = 0.07) -> T
         raise ValueError(f"y has {len(y)} labels for z of {images} images with two views each")
     if not images:
         return z.sum() * 0.0
-    log_p = _similarity_to_others(z, temperature).log_softmax(1)
     labels = y.repeat(2)
-    positive = (labels[:, None] == labels[None, :]).fill_diagonal_(False)
-    # masked_fill, not a product: the diagonal is -inf and -inf · 0 is nan
-    return -(log_p.masked_fill(~positive, 0.0).sum(1) / positive.sum(1)).mean()
+    others = ~torch.eye(len(z), dtype=torch.bool, device=z.device)
+    return contrast(z @ z.T / temperature, (labels[:, None] == labels) & others, others).mean()
+
+
+def contrast(similarity: Tensor, positive: Tensor, among: Tensor) -> Tensor:
+    """For each row, minus the mean over its positives of the logarithm of their share among the candidates: (N, C) -> (N,).
+
+    similarity: scaled; positive, among: bool, a positive is a candidate too. 0 for a row without positives.
+    """
+    among = among | ~among.any(1, keepdim=True)  # a row without candidates would be nan, and so would its gradient
+    log_p = similarity.masked_fill(~among, -torch.inf).log_softmax(1)
+    return -log_p.masked_fill(~positive, 0.0).sum(1) / positive.sum(1).clamp_min(1)
 
 
 def _images(z: Tensor) -> int:

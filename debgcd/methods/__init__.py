@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -24,9 +25,18 @@ _PLACES = {
     "kmeans": "kmeans.KMeans",
     "sskmeans": "kmeans.SemiSupervisedKMeans",
     "detector": "detector.DetectorAlone",
-    "orca": "orca.ORCA",
+    "rankstats": "rankstats.RankStats",
     "uno": "uno.UNO",
+    "orca": "orca.ORCA",
+    "xcon": "xcon.XCon",
+    "opencon": "opencon.OpenCon",
+    "promptcal": "promptcal.PromptCAL",
+    "dccl": "dccl.DCCL",
+    "gpc": "gpc.GPC",
     "mugcd": "mugcd.MuGCD",
+    "infosieve": "infosieve.InfoSieve",
+    "cipr": "cipr.CiPR",
+    "sptnet": "sptnet.SPTNet",
 }
 
 
@@ -57,4 +67,11 @@ def require_method(name: str) -> None:
         raise UsageError(f"there is no method {name!r}{suggest(name, list(METHODS))}")
 
 
-__all__ = ["METHODS", "create", "require_method"]
+def require_package(name: str) -> None:
+    """Refuse a method whose optional package is not installed."""
+    package = METHODS[name].package
+    if package is not None and importlib.util.find_spec(package) is None:
+        raise UsageError(f"method {name} needs the package {package}; pip install 'debgcd[{name}]' installs it")
+
+
+__all__ = ["METHODS", "create", "require_method", "require_package"]

@@ -19,10 +19,10 @@ from torch import Tensor, nn
 from debgcd.data.draws import uniform
 from debgcd.data.sampler import Draws, Sampler, half_labelled
 from debgcd.data.views import TWO_PLAIN, Kinds
-from debgcd.model.backbone import Cut
+from debgcd.model.backbone import Backbone, Cut
 from debgcd.model.heads import merged
 from debgcd.model.network import Network, Output
-from debgcd.options import Config, Options
+from debgcd.options import Config, Options, option
 from debgcd.schedules import Progress
 
 TEMPERATURE = 0.1  # of the probabilities that a classifier of cosines reports
@@ -98,15 +98,38 @@ class Context:
     given: frozenset[str] = frozenset()  # in `begin`: heads that came from the run this one started from
 
 
+@dataclass(frozen=True)
+class FirstStage:
+    """How long the first stage of a method with two is; null in both: as long as the second."""
+
+    epochs: int | None = option(None, "passes over the data", 1, 10**6)
+    steps: int | None = option(None, "a length in steps; before epochs", 1, 10**9)
+
+
+@dataclass(frozen=True)
+class About:
+    """What `debgcd methods` says of a method; the title is that of its row in the paper's tables."""
+
+    title: str
+    year: int
+    venue: str
+    idea: str
+
+
 class Method:
     """A method; see above. `loss` is the only function that a method with gradients must have besides `heads`."""
 
+    about: ClassVar[About]
     Options: ClassVar[type[Options]] = Options  # what it can be told
     views: ClassVar[Kinds] = TWO_PLAIN  # the views of a draw; a batch has their rows in this order
     cut: ClassVar[Cut] = Cut(tuned=1)  # where the frozen trunk ends, unless the configuration says otherwise
     trains: ClassVar[bool] = True  # False: there are no steps; the heads come from `begin` and `settle` alone
     clusters: ClassVar[bool] = False  # categories are clusters; an evaluation during training clusters each split alone
     resamples: ClassVar[bool] = False  # a new sampler at the start of every epoch
+    first: ClassVar[str | None] = None  # the method whose run comes first, unless --start names one
+    finds_k: ClassVar[bool] = False  # K is only a first guess: a benchmark's true K is never given to it
+    needs_vit: ClassVar[bool] = False
+    package: ClassVar[str | None] = None  # an optional package that it needs
     answers: ClassVar[tuple[str, ...]] = ("classifier",)  # heads that the category of an image needs
     detectors: ClassVar[tuple[str, ...]] = ("detector",)  # heads that its novelty needs, where they are there
     per_category: ClassVar[tuple[str, ...]] = ("classifier",)  # classifiers: heads with a row of weights per category
@@ -116,6 +139,11 @@ class Method:
         self.options: Any = config.options
 
     # What there is.
+
+    @classmethod
+    def prompted(cls, backbone: Backbone, config: Config) -> Backbone:
+        """The backbone with what learns before its trunk, for a method whose `cut` says `early`."""
+        return backbone
 
     def heads(self) -> nn.ModuleDict:
         """The heads on the feature. Their names are free; each has `reset(generator)` if it has parameters."""
@@ -165,6 +193,10 @@ class Method:
         return None
 
     # What is left of K categories at the end.
+
+    def categories(self, network: Network) -> int:
+        """How many there are after `settle`; the heads have rows for these."""
+        return self.sizes.k
 
     def prototypes(self, network: Network) -> Tensor:
         """(K, width): one direction per category."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from debgcd import losses, schedules
-from debgcd.methods.base import Batch, Context, Loss
+from debgcd.methods.base import About, Batch, Context, Loss
 from debgcd.methods.detector import DetectorOptions, DetectorShape, detector_loss, make_detector
 from debgcd.methods.simgcd import SimGCD, SimGCDHeads, SimGCDOptions, start_prototypes
 from debgcd.model.backbone import Cut
@@ -103,6 +103,7 @@ class DebGCDOptions(SimGCDOptions):
 class DebGCD(SimGCD):
     """L_all = L_gcd + λ_sdl · L_sdl + λ_adl · L_adl (Eq. 14). Only the GCD classifier remains at inference."""
 
+    about = About("DebGCD", 2025, "ICLR", "SimGCD, a novelty detector, and a debiased classifier that it guides")
     Options = DebGCDOptions
     cut = Cut(tuned=2)
     per_category = ("classifier", "debiased")

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from debgcd import losses
-from debgcd.methods.base import Batch, Context, Loss, Method, Sizes
+from debgcd.methods.base import About, Batch, Context, Loss, Method, Sizes
 from debgcd.methods.kmeans import KMeansOptions, settle_centres
 from debgcd.model.backbone import Cut
 from debgcd.model.heads import Centres, Detector
@@ -55,6 +55,7 @@ class DetectorAloneOptions(KMeansOptions):
 class DetectorAlone(Method):
     """λ_sdl · L_sdl and nothing else. No classifier is trained; the categories are clusters of the tuned features."""
 
+    about = About("L_sdl", 2025, "ICLR", "DebGCD's novelty detector alone, the first row of its Table 12")
     Options = DetectorAloneOptions
     cut = Cut(tuned=2)
     clusters = True

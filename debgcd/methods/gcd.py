@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from debgcd import losses
-from debgcd.methods.base import Batch, Loss
+from debgcd.methods.base import About, Batch, Loss
 from debgcd.methods.kmeans import KMeansOptions, SemiSupervisedKMeans
 from debgcd.model.backbone import Cut
 from debgcd.model.heads import Projection, PrototypeProjection
@@ -57,18 +57,24 @@ class GCD(SemiSupervisedKMeans):
     is SimGCD's, so that the two methods differ in the classifier alone.
     """
 
+    about = About("GCD", 2022, "CVPR", "contrastive tuning, then semi-supervised k-means")
     Options = GCDOptions
     cut = Cut(tuned=1)
     trains = True
     options: GCDOptions
 
     def heads(self) -> nn.ModuleDict:
-        heads, shape, width = super().heads(), self.options.heads, self.sizes.width
-        heads["projection"] = shape.projection(width)
-        if shape.projection_prototypes:
-            sizes = (width, shape.hidden, shape.projection_width, shape.projection_depth)
-            heads["projection"] = PrototypeProjection(*sizes, shape.projection_prototypes)
+        heads = super().heads()
+        heads["projection"] = self.projection()
         return heads
+
+    def projection(self) -> Projection | PrototypeProjection:
+        """What L_rep contrasts: (N, width) -> (N, d), unit rows."""
+        shape, width = self.options.heads, self.sizes.width
+        if not shape.projection_prototypes:
+            return shape.projection(width)
+        sizes = (width, shape.hidden, shape.projection_width, shape.projection_depth)
+        return PrototypeProjection(*sizes, shape.projection_prototypes)
 
     def loss(self, network: Network, batch: Batch, progress: Progress) -> Loss:
         return Loss(*representation(network(batch.tokens)["projection"], batch, self.options.baseline))

@@ -10,9 +10,9 @@ from torch.nn.functional import normalize
 
 from debgcd.cluster.kmeans import Clustering, kmeans
 from debgcd.losses import novelty
-from debgcd.methods.base import Context, Method
+from debgcd.methods.base import About, Context, Method
 from debgcd.model.backbone import Cut
-from debgcd.model.heads import Centres, DistanceDetector
+from debgcd.model.heads import Centres, DistanceDetector, Part
 from debgcd.model.network import Output
 from debgcd.options import Config, Options, option
 from debgcd.progress import progress
@@ -38,6 +38,7 @@ class KMeans(Method):
     class takes the cluster that holds most of its labelled images under the best one-to-one matching.
     """
 
+    about = About("k-means", 2007, "SODA", "k-means with k-means++ on the frozen features")
     Options = KMeansOptions
     cut = Cut(tuned=0)
     trains = False
@@ -60,6 +61,8 @@ class SemiSupervisedKMeans(KMeans):
     What GCD (Vaze et al. 2022) does after its training, here without any: the first answer to look at.
     """
 
+    about = About("Semi-supervised k-means", 2022, "CVPR", "k-means in which labelled images stay in their class")
+
     def heads(self) -> nn.ModuleDict:
         heads = super().heads()
         heads["detector"] = DistanceDetector(self.sizes.width, self.sizes.known)
@@ -68,9 +71,7 @@ class SemiSupervisedKMeans(KMeans):
     def settle(self, context: Context) -> None:
         unit = normalize(context.features(), dim=1)
         settle_centres(self, context, unit)
-        detector = context.network.heads["detector"]
-        assert isinstance(detector, DistanceDetector)
-        detector.fit(unit, context.label)
+        fit_distances(context, unit)
 
     def novelty(self, output: Output) -> Tensor | None:
         return novelty(output["detector"]) if "detector" in output else None
@@ -80,6 +81,14 @@ def settle_centres(method: Method, context: Context, unit: Tensor) -> None:
     """Categories by semi-supervised k-means over all training images' features: unit (N, width), unit rows."""
     centres = clustered(unit, context.label, method.sizes.k, method.config).centres
     method.prototypes(context.network).copy_(centres)
+
+
+def fit_distances(context: Context, unit: Tensor) -> None:
+    """Fill the detector by distance from all training images' features: unit (N, width), unit rows."""
+    detector = context.network.heads["detector"]
+    detector = detector.head if isinstance(detector, Part) else detector
+    assert isinstance(detector, DistanceDetector)
+    detector.fit(unit, context.label)
 
 
 def clustered(points: Tensor, label: Tensor, k: int, config: Config) -> Clustering:

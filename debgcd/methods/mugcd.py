@@ -1,6 +1,6 @@
 """μGCD (Vaze et al. 2023): a student learns strong views from the moving average of itself, which sees weak ones.
 
-No training code is public. Taken from the paper: losses, momentum, two stages. The first stage is a GCD run, which
+No training code is public. Taken from the paper: losses, momentum, two stages. The first stage is a GCD run, or the one that
 `train --start RUN` names; its clusters become the prototypes if there are as many. Open, and filled with SimGCD's values:
 temperatures, ε, schedule. The strong view is a usual one (random resized crop, colours, grey). The student answers.
 """
@@ -14,12 +14,11 @@ from torch import Tensor, nn
 
 from debgcd import losses
 from debgcd.data.views import PLAIN, STRONG, Kinds
-from debgcd.methods.base import Batch, Context, Loss, Method
+from debgcd.methods.base import About, Batch, Context, FirstStage, Loss, Method
 from debgcd.methods.simgcd import BaselineOptions, WarmStart, start_prototypes
 from debgcd.model.heads import Prototypes
 from debgcd.model.network import Network, Output, Teacher
 from debgcd.options import Options, option
-from debgcd.progress import say
 from debgcd.schedules import Progress
 
 
@@ -33,6 +32,7 @@ class Momentum:
 
 @dataclass(frozen=True)
 class MuGCDOptions(Options):
+    first: FirstStage = FirstStage()
     heads: WarmStart = WarmStart()
     baseline: BaselineOptions = BaselineOptions()
     momentum: Momentum = Momentum()
@@ -46,8 +46,10 @@ class MuGCDOptions(Options):
 class MuGCD(Method):
     """(1 − λ) (distillation from the teacher − ε H(p̄)) + λ cross-entropy, on strong views; then the teacher follows."""
 
+    about = About("μGCD", 2023, "NeurIPS", "the student sees strong views, its moving average weak ones")
     Options: ClassVar[type[Options]] = MuGCDOptions
     views: ClassVar[Kinds] = (PLAIN, STRONG)
+    first = "gcd"
     options: MuGCDOptions
 
     def heads(self) -> nn.ModuleDict:
@@ -57,10 +59,6 @@ class MuGCD(Method):
         return Teacher(network)
 
     def begin(self, context: Context) -> None:
-        if self.config.start is None:
-            say(
-                "mugcd: starts from the pretrained backbone; the paper starts from a GCD run (give one with --start RUN)"
-            )
         start_prototypes(self, context, self.options.heads.warm_start)
         _teacher(context.network).follow(context.network, momentum=0.0)
 

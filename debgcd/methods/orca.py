@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from debgcd import losses
-from debgcd.methods.base import Batch, Context, Loss, Method
+from debgcd.methods.base import About, Batch, Context, Loss, Method
 from debgcd.methods.simgcd import WarmStart, start_prototypes
 from debgcd.model.heads import Prototypes
 from debgcd.model.network import Network, Output
@@ -41,6 +41,7 @@ class ORCAOptions(Options):
 class ORCA(Method):
     """Cross-entropy with a margin that follows the uncertainty, pairs that agree, and categories used alike."""
 
+    about = About("ORCA", 2022, "ICLR", "a margin holds known classes back while unlabelled images are uncertain")
     Options: ClassVar[type[Options]] = ORCAOptions
     options: ORCAOptions
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from debgcd import losses, schedules
 from debgcd.cluster.prototypes import prototypes
-from debgcd.methods.base import Batch, Context, Loss, Method, head_weight
+from debgcd.methods.base import About, Batch, Context, Loss, Method, head_weight
 from debgcd.methods.gcd import ContrastOptions, ProjectionOptions, representation
 from debgcd.model.heads import Prototypes
 from debgcd.model.network import Network, Output
@@ -56,6 +56,7 @@ class SimGCDOptions(Options):
 class SimGCD(Method):
     """L_gcd = L_cls + L_rep (Eq. 3)."""
 
+    about = About("SimGCD", 2023, "ICCV", "a classifier by self-distillation, balanced by its mean entropy")
     Options: ClassVar[type[Options]] = SimGCDOptions
     options: SimGCDOptions
 
@@ -107,16 +108,21 @@ def start_prototypes(method: Method, context: Context, warm: bool, new: Tensor |
     if given:  # all classifiers must number the categories alike
         start = head_weight(network, given[0]).clone()
     elif warm:
-        with bar("clustering") as report:
-            start = prototypes(
-                context.features(),
-                context.label,
-                method.sizes.k,
-                new=new,
-                seed=method.config.seed,
-                on_progress=report,
-            )
+        start = warm_prototypes(method, context, new)
     else:
         return
     for name in there:
         head_weight(network, name).copy_(start)
+
+
+def warm_prototypes(method: Method, context: Context, new: Tensor | None = None) -> Tensor:
+    """Unit-length centres of a clustering of all training images: (K, width); new: see `prototypes`."""
+    with bar("clustering") as report:
+        return prototypes(
+            context.features(),
+            context.label,
+            method.sizes.k,
+            new=new,
+            seed=method.config.seed,
+            on_progress=report,
+        )

@@ -18,7 +18,7 @@ from torch.nn.functional import normalize
 
 from debgcd import losses
 from debgcd.data.views import PLAIN, SMALL, Kinds
-from debgcd.methods.base import Batch, Context, Loss, Method
+from debgcd.methods.base import About, Batch, Context, Loss, Method
 from debgcd.model.heads import Projection, Prototypes, merged
 from debgcd.model.network import Network, Output
 from debgcd.options import Options, option
@@ -87,6 +87,7 @@ class BestHead(nn.Module):
 class UNO(Method):
     """Swapped prediction with several heads and over-clustering; the head with the lowest loss of an epoch answers."""
 
+    about = About("UNO+", 2022, "CVPR", "each view learns the balanced assignment of the other; several heads")
     Options: ClassVar[type[Options]] = UNOOptions
     views: ClassVar[Kinds] = (PLAIN, PLAIN, SMALL, SMALL)
     options: UNOOptions

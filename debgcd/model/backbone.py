@@ -49,6 +49,7 @@ class Backbone(nn.Module):
     tail_blocks: int  # blocks after the trunk; the last of them are tuned
     standardise: bool  # whether heads need standardised features: a CNN's pooled output is positive and not centred
     tuned: nn.ModuleList  # the last n blocks, and nothing else
+    unpretrained: str = ""  # how names in `tuned` begin that no other run has: prompts
     pixel_mean: Tensor  # (3, 1, 1), on the scale 0..255
     pixel_std: Tensor  # (3, 1, 1)
     precision: Precision = "fp32"  # of the trunk

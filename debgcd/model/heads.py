@@ -51,8 +51,8 @@ class Centres(nn.Module):
         return -squared_distance(normalize(feature, dim=1), self.weight) / 2
 
 
-class Projection(nn.Module):
-    """An MLP with GELU between its layers, whose output has unit length; with no layer only the length is changed."""
+class MLP(nn.Module):
+    """Linear layers with GELU between them; with no layer nothing is changed."""
 
     def __init__(self, width: int, hidden: int, out: int, depth: int):
         super().__init__()
@@ -67,10 +67,18 @@ class Projection(nn.Module):
             nn.init.zeros_(layer.bias)
 
     def forward(self, feature: Tensor) -> Tensor:
-        """(N, width) -> (N, out), unit rows."""
+        """(N, width) -> (N, out)."""
         for i, layer in enumerate(self.layers):
             feature = layer(gelu(feature) if i else feature)
-        return normalize(feature, dim=1)
+        return feature
+
+
+class Projection(MLP):
+    """An MLP whose output has unit length."""
+
+    def forward(self, feature: Tensor) -> Tensor:
+        """(N, width) -> (N, out), unit rows."""
+        return normalize(super().forward(feature), dim=1)
 
 
 class PrototypeProjection(nn.Module):
@@ -158,6 +166,27 @@ class DistanceDetector(nn.Module):
         distance = squared_distance(normalize(feature, dim=1), self.centres).sqrt()
         inside = (self.radius - distance) / self.spread
         return torch.stack([inside, torch.zeros_like(inside)], -1)
+
+
+class Part(nn.Module):
+    """A head on the columns start..end of the feature."""
+
+    def __init__(self, head: nn.Module, start: int, end: int):
+        super().__init__()
+        self.head, self.start, self.end = head, start, end
+
+    @property
+    def weight(self) -> Tensor:
+        found = self.head.weight
+        assert isinstance(found, Tensor)
+        return found
+
+    def reset(self, generator: torch.Generator) -> None:
+        assert isinstance(self.head, MLP)
+        self.head.reset(generator)
+
+    def forward(self, feature: Tensor) -> Tensor:
+        return self.head(feature[:, self.start : self.end])
 
 
 def squared_distance(points: Tensor, centres: Tensor) -> Tensor:

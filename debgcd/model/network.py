@@ -130,7 +130,7 @@ class Teacher(nn.Module):
     @torch.no_grad()
     def follow(self, network: Network, momentum: float) -> None:
         """θ ← momentum · θ + (1 − momentum) · the network's."""
-        for own, parameter in zip(self.buffers(), network.trained().values(), strict=True):
+        for own, parameter in zip(self.buffers(recurse=False), network.trained().values(), strict=True):
             own.lerp_(parameter, 1 - momentum)
 
     @torch.no_grad()
@@ -139,5 +139,30 @@ class Teacher(nn.Module):
         places = {"tail": "backbone.tuned", "heads": "heads"}
         parts = (name.partition(".") for name in self.names)
         names = [f"{places[first]}.{rest}" for first, _, rest in parts]
-        values = dict(zip(names, self.buffers(), strict=True))
+        values = dict(zip(names, self.buffers(recurse=False), strict=True))
         return torch.func.functional_call(network, values, (tokens, heads))
+
+
+class Queue(nn.Module):
+    """The last rows that were added, with their labels: new ones take the place of the oldest."""
+
+    EMPTY = -2  # label of a place that no row was in yet; -1: a row without a label
+    rows: Tensor
+    label: Tensor
+    following: Tensor
+
+    def __init__(self, size: int, *shape: int):
+        super().__init__()
+        self.register_buffer("rows", torch.zeros(size, *shape))
+        self.register_buffer("label", torch.full((size,), self.EMPTY))
+        self.register_buffer("following", torch.zeros((), dtype=torch.int64))  # where to go on
+
+    @torch.no_grad()
+    def add(self, rows: Tensor, label: Tensor) -> None:
+        """rows: (N, ...); label: (N,), -1 where there is none. Of more rows than there are places, the last ones stay."""
+        size = len(self.label)
+        last = slice(max(0, len(rows) - size), len(rows))
+        place = (self.following + torch.arange(len(rows), device=rows.device)[last]) % size
+        self.rows.index_copy_(0, place, rows[last].to(self.rows.dtype))
+        self.label.index_copy_(0, place, label[last])
+        self.following.copy_((self.following + len(rows)) % size)

@@ -84,10 +84,8 @@ class VitBackbone(Backbone):
         if pixels.shape[-2:] != (self.image_size, self.image_size):
             got = "×".join(map(str, pixels.shape[-2:]))
             raise ValueError(f"images are {got}, but this backbone was loaded for image_size {self.image_size}")
-        tokens = self.embeddings(pixels, **self._resize)
-        return (
-            self._through(self.frozen, tokens) if self.tail_blocks else self._cls_row([*self.frozen], tokens)[:, None]
-        )
+        tokens = self.embed(pixels)
+        return self.through(self.frozen, tokens) if self.tail_blocks else self._cls_row([*self.frozen], tokens)[:, None]
 
     def tail(self, tokens: Tensor) -> Tensor:
         """Output of `tokens` -> the CLS row, (N, width)."""
@@ -95,9 +93,14 @@ class VitBackbone(Backbone):
 
     def _cls_row(self, blocks: Sequence[nn.Module], tokens: Tensor) -> Tensor:
         """The CLS row after at least one block: (N, width)."""
-        return cls_row(blocks[-1], self._through(blocks[:-1], tokens), self.heads, self._rotation(tokens))
+        return cls_row(blocks[-1], self.through(blocks[:-1], tokens), self.heads, self._rotation(tokens))
 
-    def _through(self, blocks: Iterable[nn.Module], tokens: Tensor) -> Tensor:
+    def embed(self, pixels: Tensor) -> Tensor:
+        """Normalised pixels -> the tokens before the first block."""
+        return self.embeddings(pixels, **self._resize)
+
+    def through(self, blocks: Iterable[nn.Module], tokens: Tensor) -> Tensor:
+        """The tokens after these blocks."""
         rotation = self._rotation(tokens)
         positions = {} if rotation is None else {"position_embeddings": rotation}
         for block in blocks:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from typing import Any
 
@@ -44,9 +45,18 @@ class Experiment:
                 return found
         return {}
 
+    def only(self, methods: Sequence[str]) -> Experiment:
+        """The experiment with the rows of these methods alone."""
+        rows = {row: values for row, values in self.rows.items() if values.get("method", "debgcd") in methods}
+        unused = [name for name in methods if name not in {values.get("method", "debgcd") for values in rows.values()}]
+        if unused:
+            own = sorted({values.get("method", "debgcd") for values in self.rows.values()})
+            raise UsageError(f"{self.name} has no row of method {unused[0]!r}{suggest(unused[0], own)}")
+        return replace(self, rows=rows)
+
     @property
     def others(self) -> list[str]:
-        """Rows of the paper's table whose methods are not implemented here."""
+        """Rows of the paper's table that are not among the experiment's."""
         return [row for row in table(self.tables[0]).rows if row not in self.rows]
 
 

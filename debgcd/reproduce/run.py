@@ -14,6 +14,7 @@ from debgcd.data.benchmarks import Benchmark, facts_of, read_benchmark, resolve
 from debgcd.errors import DataError
 from debgcd.files import lock, write_json, write_text
 from debgcd.machine import facts
+from debgcd.methods import METHODS
 from debgcd.options import Config
 from debgcd.progress import say
 from debgcd.reproduce.experiments import Experiment
@@ -76,7 +77,8 @@ def plan(wish: Wish) -> Plan:
         true_k[name] = classes_of(manifest)
         k = _estimated(wish, name) if wish.experiment.estimated_k else classes_of(manifest)
         for row, config in rows[name].items():
-            chosen = config if "k" in wish.experiment.rows[row] else replace(config, k=k)
+            own = "k" in wish.experiment.rows[row] or METHODS[config.method].finds_k
+            chosen = config if own else replace(config, k=k)
             cells += [cell(row, seed, images, chosen, wish.out) for seed in range(wish.seeds)]
     return Plan(tuple(cells), true_k, tuple(missing))
 
@@ -128,6 +130,9 @@ def _rows(wish: Wish, name: str) -> dict[str, Config]:
     rows = {}
     for row, values in wish.experiment.rows.items():
         method = values.get("method", "debgcd")
+        if wish.scale == "small" and METHODS[method].needs_vit:
+            say(f"{name}: no row {row} at small scale, because {method} needs a ViT")
+            continue
         if wish.scale == "full":
             config = configuration.compose(wish.preset, name, wish.experiment.backbone, method=method)
             fell_back += [method] if config.preset != wish.preset else []

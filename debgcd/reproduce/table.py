@@ -29,7 +29,7 @@ def page(outcome: Outcome) -> str:
                 ]
     blocks += _average(outcome)
     if outcome.experiment.others:
-        blocks.append(f"In the paper's table but not in this package: {', '.join(outcome.experiment.others)}.")
+        blocks.append(f"In the paper's table but not run here: {', '.join(outcome.experiment.others)}.")
     if outcome.not_run:
         blocks.append("Not run:\n\n" + "\n".join(f"- {sentence}" for sentence in outcome.not_run))
     return "\n\n".join(blocks) + "\n"

@@ -142,7 +142,8 @@ def _decide_backbone(config: Config, cache: Path) -> tuple[Config, Backbone]:
         tuned_blocks=tuned,
         tail_blocks=tail,
     )
-    return replace(config, backbone=chosen, run=replace(config.run, precision=precision)), backbone
+    config = replace(config, backbone=chosen, run=replace(config.run, precision=precision))
+    return config, METHODS[config.method].prompted(backbone, config)
 
 
 def run_backbone(run: Run) -> Backbone:
@@ -163,7 +164,7 @@ def run_backbone(run: Run) -> Backbone:
             f"the weights of {wanted.name} are not those the run in {run.folder} began with (their sha256 differs); "
             "put the original ones back"
         )
-    return backbone
+    return METHODS[run.config.method].prompted(backbone, run.config)
 
 
 def decide_bank(

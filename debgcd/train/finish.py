@@ -106,8 +106,13 @@ def prune(setup: Setup, config: Config, inference: Inference) -> Setup:
     duplicates = len(images) - len(groups) - empty
     say(f"categories: {len(groups)} of {len(images)} are in use ({empty} are empty, {duplicates} merged into another)")
     method.merge(setup.network, images, groups)
-    k = len(groups)
-    return replace(setup, method=create(replace(config, k=k), replace(method.sizes, k=k)))
+    return with_categories(setup, config, len(groups))
+
+
+def with_categories(setup: Setup, config: Config, k: int) -> Setup:
+    """The setup with the method for K categories, whose rows the heads have already."""
+    sizes = setup.method.sizes
+    return setup if k == sizes.k else replace(setup, method=create(replace(config, k=k), replace(sizes, k=k)))
 
 
 def in_use(prototypes: Tensor, images: NDArray[np.int64], known: int) -> list[list[int]]:

@@ -21,13 +21,14 @@ from debgcd import schedules
 from debgcd.errors import DebgcdError
 from debgcd.files import write_json
 from debgcd.inference.model import start_from
+from debgcd.methods import extras
 from debgcd.methods.base import Batch, Context, Loss
 from debgcd.model.network import Network
 from debgcd.options import ScheduleConfig
 from debgcd.progress import progress as bar
 from debgcd.schedules import Progress
 from debgcd.train import checkpoint
-from debgcd.train.finish import evaluate, evaluate_during_training, finish, prune, unlabelled
+from debgcd.train.finish import evaluate, evaluate_during_training, finish, prune, unlabelled, with_categories
 from debgcd.train.health import Watch
 from debgcd.train.run import Run
 from debgcd.train.setup import Setup
@@ -59,7 +60,7 @@ def length(schedule: ScheduleConfig, images: int, trains: bool = True) -> Length
 def step(setup: Setup, optimiser: torch.optim.SGD, batch: Batch, progress: Progress) -> Observed:
     """Algorithm 1, one iteration: loss, gradient, step. Where the loss is not finite, no parameter is changed."""
     network, method = setup.network, setup.method
-    loss = method.loss(network, batch, progress)
+    loss = extras.loss_of(method, network, batch, progress)
     optimiser.zero_grad()
     loss.total.backward()
     learns = method.learns(progress)
@@ -141,6 +142,7 @@ def train(run: Run, setup: Setup) -> None:
         checkpoint.restore_best(run.checkpoints / "best", network)
         with torch.no_grad():
             method.settle(replace(context, label=torch.from_numpy(setup.label).to(setup.device)))
+        setup = with_categories(setup, config, method.categories(network))
         inference = unlabelled(setup)
         if config.prune:
             setup = prune(setup, config, inference)
@@ -162,6 +164,7 @@ def _begin(run: Run, setup: Setup, context: Context) -> None:
     elif network.backbone.standardise:
         network.standardise(setup.features())
     setup.method.begin(context)
+    extras.begin(setup.method, context)
 
 
 def _batches(setup: Setup, long: Length, first: int, seed: int) -> Iterator[tuple[NDArray[np.int64], Batch]]:

@@ -20,6 +20,7 @@ from debgcd.inference.infer import features
 from debgcd.inference.tokens import FreshTokens, MixedTokens, Tokens
 from debgcd.methods import METHODS, create
 from debgcd.methods.base import Method, Sizes
+from debgcd.methods.extras import remember
 from debgcd.model.backbone import Backbone
 from debgcd.model.heads import reset_heads
 from debgcd.model.network import Network
@@ -128,6 +129,7 @@ def build(method: Method, backbone: Backbone) -> Network:
         )
     reset_heads(network.heads, method.config.seed)
     network.memory = method.memory(network)
+    remember(method, network)
     return network
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +16,11 @@ from debgcd import config as configuration
 from debgcd.data.contents import Contents, forget_contents, read_contents
 from debgcd.data.manifest import Manifest, lost_classes, require_trainable, scan, write_skipped
 from debgcd.errors import DataError, DebgcdError, UsageError
-from debgcd.files import lock
+from debgcd.files import lock, write_text
 from debgcd.inference.model import Model, load_model
 from debgcd.machine import cache_folder
-from debgcd.methods import require_method
+from debgcd.methods import METHODS, require_method, require_package
+from debgcd.methods.base import FirstStage
 from debgcd.model.backbone import Backbone
 from debgcd.model.precision import pick_device
 from debgcd.options import Config
@@ -71,6 +74,7 @@ def _tell_quality(asked: Config, config: Config, backbone: Backbone, manifest: M
 def require_ready(manifest: Manifest, config: Config) -> None:
     """Refuse what cannot be trained, before any work is done."""
     require_method(config.method)
+    require_package(config.method)
     pick_device(config.run.device)
     require_trainable(manifest, config.k)
 
@@ -131,8 +135,41 @@ def _to_the_end(run: Run, backbone: Backbone) -> Run:
             except DebgcdError:
                 (run.folder / "config.yaml").unlink()  # not begun: the folder is free for a try with a K that is given
                 raise
+        run = _after_first_stage(run)
         train(run, prepare(run, backbone, tokens))
     return run
+
+
+def _after_first_stage(run: Run) -> Run:
+    """The run with its start decided: of a method with two stages, the first one runs in the folder `first`."""
+    config, first = run.config, METHODS[run.config.method].first
+    if first is None or config.start is not None:
+        return run
+    folder = run.folder / "first"
+    say(f"first stage: {first}, in {folder} (start from another run with --start)")
+    if (folder / "config.yaml").exists():
+        done = resume(folder)
+    else:
+        shutil.rmtree(folder, ignore_errors=True)  # killed before it began
+        done = begin(run.manifest, _first_config(config, first), folder)
+    sha256 = load_model(done.model, backbone=None, cache=cache_folder(config.run.cache), device="cpu").sha256
+    config = replace(config, start=str(done.model.absolute()), start_sha256=sha256)
+    write_text(run.folder / "config.yaml", configuration.dump(config))
+    return replace(run, config=config)
+
+
+def _first_config(config: Config, first: str) -> Config:
+    """The first stage's configuration: its own published values, and what both methods have as in the second."""
+    values = configuration.to_dict(config)
+    length: FirstStage = config.options.first
+    if length.steps is not None or length.epochs is not None:
+        values["schedule"] |= {"steps": length.steps, "epochs": length.epochs or config.schedule.epochs}
+    for own in ("method", "preset", "model_kept", "start", "start_sha256"):
+        del values[own]
+    if METHODS[config.method].cut.early:  # the second stage cannot have a bank, the first one can
+        del values["views"]["bank"], values["run"]["image_cache"]
+    own_config = configuration.compose(config.preset, method=first)
+    return configuration.override(own_config, configuration.fitted(own_config, values, "first stage"), "first stage")
 
 
 @contextmanager

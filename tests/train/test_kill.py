@@ -232,6 +232,33 @@ def test_a_memory_survives_a_kill(remembering: Reference, tmp_path: Path, number
     assert sha256(tmp_path / "run" / last) == sha256(remembering.folder / "whole" / last)
 
 
+@pytest.fixture(scope="module", params=["rankstats", "xcon", "opencon", "dccl", "gpc", "infosieve", "cipr", "sptnet"])
+def others(
+    request: pytest.FixtureRequest, shared_folder: Path, arguments: Arguments, tmp_path_factory: pytest.TempPathFactory
+) -> Reference:
+    """The other methods that train, each with what it remembers."""
+    return reference("on", shared_folder, arguments, tmp_path_factory, "--method", request.param)
+
+
+@pytest.mark.parametrize("number", [5])  # after a checkpoint, within an epoch
+def test_others_survive_a_kill_too(others: Reference, tmp_path: Path, number: int) -> None:
+    others.kill(tmp_path / "run", at_call("debgcd.train.loop.step", number, after=True))
+    others.resume(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    "target", ["debgcd.train.loop.step", "debgcd.train.start.begin", "debgcd.train.start.load_model"]
+)
+def test_a_first_stage_survives_a_kill(
+    shared_folder: Path, arguments: Arguments, tmp_path: Path, target: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """In it, before it begins, and when it is over but the second stage does not know of it yet."""
+    two = reference("on", shared_folder, arguments, tmp_path_factory, "--method", "mugcd")
+    assert (two.folder / "whole" / "first" / "predictions.csv").exists()
+    two.kill(tmp_path / "run", at_call(target, 2 if target.endswith("begin") else 1))
+    two.resume(tmp_path / "run")
+
+
 @pytest.mark.parametrize("method", ["kmeans", "sskmeans"])
 def test_killed_before_and_after_clustering(
     shared_folder: Path, arguments: Arguments, tmp_path: Path, method: str

@@ -1,0 +1,157 @@
+"""The small table: every method on few images without a GPU, side by side; written into docs/methods.md.
+
+.venv/bin/python benchmarks/methods.py --root DIR [--root DIR ...] [--sets A,B] [--methods A,B] [--seeds 3]
+
+DIR holds CIFAR-10, Oxford-IIIT Pet and CUB-200-2011 (`debgcd fetch` gets them); the digits come with scikit-learn. Every method
+takes the preset small with two tuned blocks and the same number of categories; what its file in debgcd/overlays/methods
+changes for small is on the page. Resumable: one process per run, and each result is in benchmarks/methods.json as soon as it is
+there. PromptCAL needs a ViT and is not measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))  # for grid.py
+
+from grid import images_of  # noqa: E402
+
+from debgcd import config as configuration  # noqa: E402
+from debgcd.files import read_json, write_json, write_text  # noqa: E402
+from debgcd.machine import cache_folder, facts  # noqa: E402
+from debgcd.methods import METHODS, require_method  # noqa: E402
+from debgcd.options import Config  # noqa: E402
+from debgcd.progress import say  # noqa: E402
+from debgcd.reproduce.grid import Cell, ImageList, cell  # noqa: E402
+from debgcd.reproduce.results import result  # noqa: E402
+from debgcd.reproduce.scale import classes_of  # noqa: E402
+from debgcd.reproduce.table import markdown  # noqa: E402
+
+ROOT = HERE.parent
+SETS = ("digits", "cifar10", "pets", "cub")
+CLASSES, IMAGES = 50, 2000
+BEGIN, END = "<!-- written by benchmarks/methods.py -->", "<!-- end of benchmarks/methods.py -->"
+EXTRAS: dict[str, dict[str, float]] = {
+    "BIA": {"bia_weight": 0.1},
+    "EAGC": {"eagc_align": 0.7, "eagc_project": 0.5},
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", type=Path, action="append", default=[], metavar="DIR", help="folder of the sets")
+    parser.add_argument("--sets", default=",".join(SETS), metavar="A,B")
+    parser.add_argument("--methods", metavar="A,B", help="names as for debgcd train (default: all that need no ViT)")
+    parser.add_argument("--seeds", type=int, default=3, metavar="N")
+    parser.add_argument(
+        "--steps", type=int, metavar="N", help="instead of each method's own: for a trial of the command"
+    )
+    parser.add_argument("--work", type=Path, default=ROOT / "runs" / "methods", help="folder for the runs")
+    parser.add_argument("--cache", help="for view banks (default as debgcd train)")
+    parser.add_argument("--results", type=Path, default=HERE / "methods.json")
+    parser.add_argument("--page", type=Path, default=ROOT / "docs" / "methods.md")
+    options = parser.parse_args()
+    wanted = options.methods.split(",") if options.methods else [m for m in METHODS if not METHODS[m].needs_vit]
+    for name in wanted:
+        require_method(name)
+    done: list[dict[str, Any]] = read_json(options.results)["runs"] if options.results.exists() else []
+    for set_name in options.sets.split(","):
+        found = images_of(set_name, options.root, options.work, cache_folder(options.cache), CLASSES, IMAGES)
+        images, k = ImageList.of(set_name, found, options.work), classes_of(found)
+        for row, config in rows(wanted, k, options.cache, options.steps).items():
+            for seed in range(options.seeds):
+                each = cell(row, seed, images, config, options.work)
+                if any(run["folder"] == key(each, options.work) for run in done):
+                    continue
+                memory = finish(each)
+                done.append({"folder": key(each, options.work), **told(each), "memory": memory})
+                write_json(options.results, {**facts(), "runs": done})
+                write_page(options.page, done)
+    write_page(options.page, done)
+
+
+def rows(wanted: list[str], k: int, cache: str | None, steps: int | None) -> dict[str, Config]:
+    """The configuration of each row of the table, without its seed."""
+    found = {}
+    for name in wanted:
+        config = configuration.compose("small", method=name)
+        values: dict[str, Any] = {"backbone": {"tuned_blocks": 2}, "run": {"cache": cache}}
+        values |= {} if METHODS[name].finds_k else {"k": k}
+        values |= {"schedule": {"steps": steps}} if steps is not None and METHODS[name].trains else {}
+        config = configuration.override(config, values, where=name)
+        title = METHODS[name].about.title
+        found[title] = config
+        if name in ("debgcd", "simgcd"):
+            for extra, weights in EXTRAS.items():
+                found[f"{title} + {extra}"] = configuration.override(config, {"extras": weights}, where=extra)
+    return found
+
+
+def key(each: Cell, work: Path) -> str:
+    return str(each.folder.relative_to(work))
+
+
+def finish(each: Cell) -> float:
+    """Run to the end in a process of its own; returns its largest memory in GB."""
+    say(f"\n{each.name}")
+    each.write()
+    child = subprocess.Popen([sys.executable, "-m", "debgcd.cli", *each.command()[1:]], stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(child.pid, 0)
+    if status:
+        sys.exit(f"{each.name} failed; run the command again to go on with it")
+    return round(usage.ru_maxrss / (2**30 if sys.platform == "darwin" else 2**20), 2)
+
+
+def told(each: Cell) -> dict[str, Any]:
+    """The run's scores, and the seconds that its steps took, clusterings before epochs and a first stage included."""
+    found, seconds = result(each), 0.0
+    for metrics in (each.folder / "metrics.jsonl", each.folder / "first" / "metrics.jsonl"):
+        lines = [json.loads(line) for line in metrics.read_text("utf-8").splitlines()] if metrics.exists() else []
+        seconds += sum(each.config.schedule.batch / line["images_per_second"] for line in lines if "loss" in line)
+    facts_of_run = {"row": found.row, "set": found.set, "seed": found.seed, "k": found.k, "views": found.views}
+    return {**facts_of_run, **found.unlabelled, "seconds": round(seconds, 1)}
+
+
+def write_page(page: Path, done: list[dict[str, Any]]) -> None:
+    """Replace the table in the page."""
+    sets = [name for name in SETS if any(run["set"] == name for run in done)]
+    head = ["", *(f"{name} {what}" for name in sets for what in ("All", "Old", "New")), "seconds", "GB"]
+    lines = []
+    for row in dict.fromkeys(run["row"] for run in done):
+        runs = [run for run in done if run["row"] == row]
+        cells = [shown([run[m] for run in runs if run["set"] == name]) for name in sets for m in ("all", "old", "new")]
+        cells += [f"{statistics.mean(run['seconds'] for run in runs):.0f}", f"{max(run['memory'] for run in runs):.1f}"]
+        lines.append([row, *cells])
+    machine = facts()
+    counts = {
+        len([run for run in done if (run["row"], run["set"]) == pair]) for pair in {(r["row"], r["set"]) for r in done}
+    }
+    seeds = " or ".join(str(count) for count in sorted(counts)) or "no"
+    note = (
+        f"Per cent of the unlabelled images, mean ± standard deviation over {seeds} seeds; backbone lite0, preset small, two "
+        f"tuned blocks. Seconds per run on {machine['processor']}, {machine['cores']} cores; last run {machine['date']}."
+    )
+    before, _, rest = page.read_text("utf-8").partition(BEGIN)
+    _, _, after = rest.partition(END)
+    body = f"{markdown(head, lines)}\n\n{note}" if lines else "Not measured yet."
+    write_text(page, f"{before}{BEGIN}\n{body}\n{END}{after}")
+
+
+def shown(values: list[float | None]) -> str:
+    there = [value for value in values if value is not None]
+    if not there:
+        return "–"
+    spread = f" ± {statistics.stdev(there):.1f}" if len(there) > 1 else ""
+    return f"{statistics.mean(there):.1f}{spread}"
+
+
+if __name__ == "__main__":
+    main()

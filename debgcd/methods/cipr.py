@@ -1,0 +1,71 @@
+"""CiPR (Hao et al. 2024): images of one cluster are positives of each other, across labelled and unlabelled ones.
+
+From the paper and the public code (MIT): the two contrasts, their temperatures and weights, selective neighbour clustering
+(`cluster/snc.py`) before every epoch, whose second level gives the clusters. At the end the public code reports the clusters
+themselves; here a category is the mean of its cluster, so that new images can be asked about too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn.functional import normalize
+
+from debgcd import losses
+from debgcd.cluster.snc import levels, merged_to
+from debgcd.methods.base import About, Batch, Context, Loss
+from debgcd.methods.gcd import GCD, GCDHeads
+from debgcd.methods.kmeans import KMeansOptions, fit_distances
+from debgcd.model.network import Network
+from debgcd.options import option
+from debgcd.schedules import Progress
+
+
+@dataclass(frozen=True)
+class CiPRObjective:
+    """L = supervised contrast of labelled images + of all images with their clusters as labels."""
+
+    labelled_temperature: float = option(0.07, "as published", 1e-4, 100)
+    cluster_temperature: float = option(0.12, "as in the public code", 1e-4, 100)
+    level: int = option(1, "of the hierarchy of clusters, from 0; the public code takes 1", 0, 100)
+
+
+@dataclass(frozen=True)
+class CiPROptions(KMeansOptions):
+    heads: GCDHeads = GCDHeads()
+    cipr: CiPRObjective = CiPRObjective()
+
+
+class CiPR(GCD):
+    """Supervised contrast with labels, and with clusters of all images as labels; SNC merged to K says the categories."""
+
+    about = About("CiPR", 2024, "TMLR", "images of one semi-supervised FINCH cluster are positives of each other")
+    Options = CiPROptions  # type: ignore[assignment]  # it has clusters where GCD has InfoNCE
+    options: CiPROptions  # type: ignore[assignment]
+
+    def memory(self, network: Network) -> nn.Module:
+        """The cluster of each image."""
+        memory = nn.Module()
+        memory.register_buffer("cluster", torch.zeros(self.sizes.images, dtype=torch.int64))
+        return memory
+
+    def epoch(self, context: Context, progress: Progress) -> None:
+        found = levels(context.features(), context.label)
+        chosen = found[min(self.options.cipr.level, len(found) - 1)]
+        context.network.get_buffer("memory.cluster").copy_(torch.from_numpy(chosen))
+
+    def loss(self, network: Network, batch: Batch, progress: Progress) -> Loss:
+        options, z = self.options.cipr, network(batch.tokens)["projection"]
+        cluster = network.get_buffer("memory.cluster")[batch.image]
+        labelled = losses.supervised_contrastive(z[batch.labelled], batch.y, options.labelled_temperature)
+        across = losses.supervised_contrastive(z, cluster, options.cluster_temperature)
+        return Loss(labelled + across, {"supervised_contrastive": labelled, "cluster_contrastive": across})
+
+    def settle(self, context: Context) -> None:
+        unit = normalize(context.features(), dim=1)
+        found = torch.from_numpy(merged_to(unit, context.label, self.sizes.k)).to(unit.device)
+        sums = torch.zeros(self.sizes.k, unit.shape[1], device=unit.device).index_add_(0, found, unit)
+        self.prototypes(context.network).copy_(sums / torch.bincount(found, minlength=self.sizes.k)[:, None])
+        fit_distances(context, unit)

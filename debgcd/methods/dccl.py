@@ -1,0 +1,132 @@
+"""DCCL (Pu et al. 2023): clusters of a graph of neighbours, found anew before every epoch, as centres to be recognised.
+
+From the paper and the public code: Infomap on the 15 nearest neighbours, clusters of five images or more, a memory of their
+centres with momentum, weights and temperatures. Its link between two labelled images compares a label with that of another
+image than it means to; here it is meant. One batch serves both losses: one half is drawn as for GCD, the other half holds
+P clusters × 16 images. The learning rate has no warm-up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.nn.functional import normalize
+
+from debgcd import losses, schedules
+from debgcd.cluster.communities import communities
+from debgcd.data.draws import uniform
+from debgcd.data.sampler import Draws, Sampler, half_labelled
+from debgcd.methods.base import About, Batch, Context, Loss
+from debgcd.methods.gcd import GCD, GCDOptions, representation
+from debgcd.model.network import Network
+from debgcd.options import option
+from debgcd.progress import say
+from debgcd.schedules import Progress
+
+
+@dataclass(frozen=True)
+class DCCLObjective:
+    """L = L_rep + w(t) L_cluster."""
+
+    neighbours: int = option(15, "links of an image, as in the public code", 1, 1000)
+    least_similarity: float = option(0.6, "cosine of a link, as in the public code", -1, 1)
+    smallest: int = option(5, "images of a cluster, as in the public code", 1, 10**6)
+    weight: float = option(0.4, "w at the end of its ramp, from a tenth of it; as published", 0, 1e6)
+    ramp: float = option(0.5, "share of the run in which w grows: the public 100 of 200 epochs", 0, 1)
+    temperature: float = option(0.05, "of the cosines to the centres, as published", 1e-4, 100)
+    momentum: float = option(0.1, "what a centre keeps per image, as published", 0, 1)
+    each: int = option(16, "images drawn per cluster, as published", 1, 1000)
+
+
+@dataclass(frozen=True)
+class DCCLOptions(GCDOptions):
+    dccl: DCCLObjective = DCCLObjective()
+
+
+class ClusterSampler(Sampler):
+    """The first half of a batch by weights; in the second half, groups of images from one cluster each."""
+
+    def __init__(self, weights: NDArray[np.float64], batch: int, seed: int, cluster: NDArray[np.int64], each: int):
+        super().__init__(weights, batch, seed)
+        self._each = each
+        self._members = [np.flatnonzero(cluster == i) for i in range(int(cluster.max()) + 1)]
+
+    def draws(self, step: int, rank: int = 0, ranks: int = 1) -> Draws:
+        whole, half = super().draws(step), self.batch // 2
+        image = whole.image.copy()
+        if self._members:
+            group = np.arange(self.batch - half) // self._each
+            which = uniform(self._seed, "sample/cluster", step, group) * len(self._members)
+            place = uniform(self._seed, "sample/member", whole.draw[half:])
+            chosen = [self._members[i] for i in which.astype(np.int64)]
+            image[half:] = [members[int(at * len(members))] for members, at in zip(chosen, place, strict=True)]
+        return Draws(np.array_split(whole.draw, ranks)[rank], np.array_split(image, ranks)[rank])
+
+
+class DCCL(GCD):
+    """L_rep, and a contrast of each image with the centres of all clusters; the categories come as for GCD."""
+
+    about = About(
+        "DCCL", 2023, "CVPR", "Infomap clusters before every epoch; their centres are a memory to contrast with"
+    )
+    Options = DCCLOptions
+    package = "infomap"
+    resamples = True
+    options: DCCLOptions
+
+    def memory(self, network: Network) -> nn.Module:
+        """The cluster of each image, and the centres; `moved` are those after the step."""
+        memory, most = nn.Module(), max(1, self.sizes.images // self.options.dccl.smallest)
+        memory.register_buffer("cluster", torch.full((self.sizes.images,), -1))
+        memory.register_buffer("count", torch.zeros((), dtype=torch.int64))
+        for name in ("centres", "moved"):
+            memory.register_buffer(name, torch.zeros(most, self.sizes.width))
+        return memory
+
+    def sampler(self, label: NDArray[np.int64], batch: int, network: Network) -> Sampler:
+        cluster = network.get_buffer("memory.cluster").cpu().numpy()
+        return ClusterSampler(half_labelled(label), batch, self.config.seed, cluster, self.options.dccl.each)
+
+    def epoch(self, context: Context, progress: Progress) -> None:
+        options, network = self.options.dccl, context.network
+        unit = normalize(context.features(), dim=1)
+        found = torch.from_numpy(
+            communities(
+                unit,
+                context.label,
+                neighbours=options.neighbours,
+                least=options.least_similarity,
+                smallest=options.smallest,
+            )
+        ).to(unit.device)
+        network.get_buffer("memory.cluster").copy_(found)
+        network.get_buffer("memory.count").copy_(found.amax() + 1)
+        sums = torch.zeros_like(network.get_buffer("memory.centres"))
+        sums.index_add_(0, found[found >= 0], unit[found >= 0])
+        network.get_buffer("memory.centres").copy_(normalize(sums, dim=1))
+
+    def loss(self, network: Network, batch: Batch, progress: Progress) -> Loss:
+        options, output, images = self.options.dccl, network(batch.tokens), len(batch.image)
+        unit, centres = normalize(output.feature, dim=1), network.get_buffer("memory.centres").clone()
+        own = network.get_buffer("memory.cluster")[batch.image]
+        used = network.get_buffer("memory.count")
+        clusters = losses.centre_contrast(unit, centres, used, own.repeat(2), options.temperature)
+        total, terms = representation(output["projection"], batch, self.options.baseline)
+        weight = schedules.linear(options.weight / 10, options.weight, progress.of_warmup(options.ramp))
+        grouped = slice(images // 2, images)  # first views of the half that was drawn by clusters
+        moved = losses.follow(
+            centres, unit[grouped].detach(), own[grouped].clamp_min(0), own[grouped] >= 0, options.momentum
+        )
+        network.get_buffer("memory.moved").copy_(moved)
+        return Loss(total + weight * clusters, {**terms, "clusters": clusters, "cluster_weight": weight})
+
+    def stepped(self, network: Network, progress: Progress) -> None:
+        network.get_buffer("memory.centres").copy_(network.get_buffer("memory.moved"))
+
+    def settle(self, context: Context) -> None:
+        say(f"dccl: Infomap found {int(context.network.get_buffer('memory.count'))} clusters before the last epoch")
+        super().settle(context)

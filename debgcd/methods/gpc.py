@@ -1,0 +1,106 @@
+"""GPC (Zhao et al. 2023): a mixture of Gaussians whose number is found while the features learn; K is only a first guess.
+
+From the paper and the public code (MIT): L_rep, a contrast with the mixture's means at temperatures by density, and splits
+and merges before every epoch. The public code begins with the true K, forgets what it found after each epoch, and keeps the
+epoch with the best New accuracy on the test split; here K is the user's or an estimate, is kept, and the last epoch counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from debgcd import losses
+from debgcd.cluster.kmeans import kmeans
+from debgcd.cluster.mixture import Prior, split_and_merge
+from debgcd.cluster.prototypes import principal
+from debgcd.methods.base import About, Batch, Context, Loss
+from debgcd.methods.gcd import GCD, GCDOptions, representation
+from debgcd.methods.kmeans import clustered, fit_distances
+from debgcd.model.network import Network
+from debgcd.options import option
+from debgcd.schedules import Progress
+
+
+@dataclass(frozen=True)
+class GPCObjective:
+    """L = L_rep + L_proto; and how splits and merges are decided."""
+
+    temperature: float = option(1.0, "mean of the temperatures by density, as in the public code", 1e-4, 100)
+    warmup: int = option(1, "epochs before L_proto begins, as in the public script", 0, 10**6)
+    axes: int | None = option(None, "principal axes that splits and merges look at; null: all, as published", 1, 10**6)
+    scale: float = option(0.005, "of the prior's covariance, as in the public code", 1e-9, 1e6)
+    chance: float = option(0.1, "of a split or merge that the ratio is against, as in the public code", 0, 1)
+    most: int = option(4, "times the first guess that K may grow to", 1, 1000)
+
+
+@dataclass(frozen=True)
+class GPCOptions(GCDOptions):
+    gpc: GPCObjective = GPCObjective()
+
+
+class GPC(GCD):
+    """L_rep, and a contrast with the means of a mixture that splits and merges; the categories are its Gaussians."""
+
+    about = About("GPC", 2023, "ICCV", "a Gaussian mixture that splits and merges; finds K while it learns")
+    Options = GPCOptions
+    finds_k = True
+    options: GPCOptions
+
+    def memory(self, network: Network) -> nn.Module:
+        """The Gaussian of each image, how many there are, their means and temperatures."""
+        memory, most = nn.Module(), self._most
+        memory.register_buffer("own", torch.full((self.sizes.images,), -1))
+        memory.register_buffer("count", torch.tensor(self.sizes.k))
+        memory.register_buffer("means", torch.zeros(most, self.sizes.width))
+        memory.register_buffer("temperatures", torch.ones(most))
+        return memory
+
+    @property
+    def _most(self) -> int:
+        return min(self.options.gpc.most * self.sizes.k, self.sizes.images)
+
+    def epoch(self, context: Context, progress: Progress) -> None:
+        options, network = self.options.gpc, context.network
+        unit = normalize(context.features(), dim=1)
+        count, seed = network.get_buffer("memory.count"), self.config.seed + progress.epoch
+        found = kmeans(unit, context.label, int(count), seed=seed, restarts=1, iterations=30).assignment
+        points = unit if options.axes is None else principal(unit, options.axes)
+        prior = Prior(points.mean(0), options.scale)
+        known = self.sizes.known
+        found = split_and_merge(points, found, known, prior, most=self._most, seed=seed, chance=options.chance)
+        count.copy_(found.amax() + 1)
+        sums = torch.zeros(int(count), unit.shape[1], device=unit.device).index_add_(0, found, unit)
+        centres = sums / torch.bincount(found, minlength=int(count)).clamp_min(1)[:, None]
+        network.get_buffer("memory.own").copy_(found)
+        network.get_buffer("memory.means")[: len(centres)] = normalize(centres, dim=1)
+        temperatures = losses.density_temperatures(unit, found, centres, options.temperature)
+        network.get_buffer("memory.temperatures")[: len(centres)] = temperatures
+
+    def loss(self, network: Network, batch: Batch, progress: Progress) -> Loss:
+        output = network(batch.tokens)
+        total, terms = representation(output["projection"], batch, self.options.baseline)
+        count = network.get_buffer("memory.count")
+        prototypes: Tensor = losses.centre_contrast(
+            normalize(output.feature, dim=1),
+            network.get_buffer("memory.means"),
+            count,
+            network.get_buffer("memory.own")[batch.image].repeat(2),
+            network.get_buffer("memory.temperatures"),
+        )
+        weight = float(progress.epoch >= self.options.gpc.warmup)
+        return Loss(
+            total + weight * prototypes, {**terms, "prototypes": prototypes, "gaussians": count.to(total.dtype)}
+        )
+
+    def categories(self, network: Network) -> int:
+        return int(network.get_buffer("memory.count"))
+
+    def settle(self, context: Context) -> None:
+        unit = normalize(context.features(), dim=1)
+        classifier = context.network.heads["classifier"]
+        classifier.weight = clustered(unit, context.label, self.categories(context.network), self.config).centres
+        fit_distances(context, unit)

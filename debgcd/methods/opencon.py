@@ -1,0 +1,133 @@
+"""OpenCon (Sun & Li 2023): three contrasts, the third among images that look new, with prototypes as their teachers.
+
+Losses, heads and weights follow the public code (ResNet from SimCLR); backbone, batches and schedule are those of all methods
+here. Prototypes follow the projected features and never a gradient; the nearest one is the answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear, normalize
+
+from debgcd import losses, schedules
+from debgcd.data.draws import stream_seed
+from debgcd.methods.base import About, Batch, Context, Loss, Method, head_weight
+from debgcd.methods.simgcd import WarmStart, warm_prototypes
+from debgcd.model.heads import Projection
+from debgcd.model.network import Network, Output
+from debgcd.options import Options, option
+from debgcd.schedules import Progress
+
+
+@dataclass(frozen=True)
+class OpenConHeads(WarmStart):
+    hidden: int = option(
+        2048, "width of the projection's hidden layer; the public code: as wide as the feature", 1, 65536
+    )
+    projection_width: int = option(128, "its output, as published", 1, 65536)
+
+
+@dataclass(frozen=True)
+class OpenConObjective:
+    """L = L_u + λ_l L_l + λ_n L_n + λ_e KL(p̄ ‖ prior)."""
+
+    unlabelled_temperature: float = option(0.4, "as published for CIFAR; 0.6 for ImageNet-100", 1e-4, 100)
+    labelled_weight: float = option(0.2, "λ_l, as published", 0, 1e6)
+    labelled_temperature: float = option(0.1, "as published", 1e-4, 100)
+    new_weight: float = option(0.1, "λ_n at the end of its ramp, as published", 0, 1e6)
+    new_temperature: float = option(0.7, "as published", 1e-4, 100)
+    ramp: float = option(0.5, "share of the run in which λ_n grows from 0: the public 100 of 200 epochs", 0, 1)
+    divergence_weight: float = option(0.05, "λ_e, only in the public code", 0, 1e6)
+    labelled_share: float = option(0.5, "of each known class; the prior of known classes is that much smaller", 0, 1)
+    known_share: float = option(0.7, "of the labelled images that count as known; sets the threshold of novelty", 0, 1)
+    momentum: float = option(0.9, "γ: what a prototype keeps per image, as published", 0, 1)
+
+
+@dataclass(frozen=True)
+class OpenConOptions(Options):
+    heads: OpenConHeads = OpenConHeads()
+    opencon: OpenConObjective = OpenConObjective()
+
+
+class NearestPrototype(nn.Module):
+    """Cosines of the projected feature to prototypes that no gradient trains."""
+
+    weight: Tensor
+
+    def __init__(self, projection: Projection, categories: int):
+        super().__init__()
+        self._projection = (projection,)  # in a tuple: its parameters are another head's
+        self.register_buffer("weight", torch.zeros(categories, projection.out))
+
+    def forward(self, feature: Tensor) -> Tensor:
+        """(N, width) -> (N, K)."""
+        return linear(self._projection[0](feature), normalize(self.weight, dim=1))
+
+
+class OpenCon(Method):
+    """Contrast of unlabelled images, of labelled ones, and of those that look new; prototypes follow."""
+
+    about = About("OpenCon", 2023, "TMLR", "contrast among images that look new, taught by moving prototypes")
+    Options: ClassVar[type[Options]] = OpenConOptions
+    options: OpenConOptions
+
+    def heads(self) -> nn.ModuleDict:
+        shape = self.options.heads
+        projection = Projection(self.sizes.width, shape.hidden, shape.projection_width, 2)
+        return nn.ModuleDict({"projection": projection, "classifier": NearestPrototype(projection, self.sizes.k)})
+
+    def memory(self, network: Network) -> nn.Module:
+        """Where the prototypes are after the step."""
+        memory = nn.Module()
+        memory.register_buffer("moved", torch.zeros_like(head_weight(network, "classifier")))
+        return memory
+
+    def begin(self, context: Context) -> None:
+        weight = head_weight(context.network, "classifier")
+        if "classifier" in context.given:
+            return
+        if self.options.heads.warm_start:
+            features = context.features()
+            nearest = linear(normalize(features, dim=1), warm_prototypes(self, context)).argmax(1)
+            z = context.network.from_feature(features, ("projection",))["projection"]
+            found = torch.zeros_like(weight).index_add_(0, nearest, z)
+        else:
+            generator = torch.Generator().manual_seed(stream_seed(self.config.seed, "opencon") % 2**63)
+            found = torch.randn(weight.shape, generator=generator).to(weight)
+        weight.copy_(normalize(found, dim=1))
+
+    def loss(self, network: Network, batch: Batch, progress: Progress) -> Loss:
+        options, known, images = self.options.opencon, self.sizes.known, len(batch.image)
+        z, weight = network(batch.tokens)["projection"], head_weight(network, "classifier").clone()
+        cosines = linear(z[:images], weight)  # of the first views, as in the public code
+        labelled, free = batch.labelled[: len(batch.y)], batch.free[: len(batch.free) // 2]
+        new = losses.looks_new(cosines, labelled, free, known, options.known_share)
+        y = cosines.argmax(1).index_copy(0, labelled, batch.y)
+        unlabelled = losses.info_nce(z[batch.free], options.unlabelled_temperature)
+        supervised = losses.supervised_contrastive(z[batch.labelled], batch.y, options.labelled_temperature)
+        among_new = losses.contrastive_among(z, y, new, options.new_temperature)
+        prior = torch.ones(self.sizes.k, device=z.device, dtype=z.dtype)
+        prior[:known] = 1 - min(options.labelled_share, 0.999)
+        divergence = losses.divergence(cosines[free], prior / prior.sum())
+        new_weight = schedules.linear(0.0, options.new_weight, progress.of_warmup(options.ramp))
+        total = unlabelled + options.labelled_weight * supervised + new_weight * among_new
+        moves = (y >= known).index_fill(0, labelled, True)
+        network.get_buffer("memory.moved").copy_(losses.follow(weight, z[:images].detach(), y, moves, options.momentum))
+        terms: dict[str, Tensor | float] = {
+            "info_nce": unlabelled,
+            "supervised_contrastive": supervised,
+            "among_new": among_new,
+            "divergence": divergence,
+            "looks_new": new.float().mean(),
+        }
+        return Loss(total + options.divergence_weight * divergence, terms)
+
+    def stepped(self, network: Network, progress: Progress) -> None:
+        head_weight(network, "classifier").copy_(network.get_buffer("memory.moved"))
+
+    def scores(self, output: Output) -> dict[str, Tensor]:
+        return {"gcd": (output["classifier"] / 0.1).softmax(1)}

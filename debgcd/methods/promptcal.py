@@ -1,0 +1,162 @@
+"""PromptCAL (Zhang et al. 2023): prompts in every block of a ViT, then positives from a graph of agreed neighbours.
+
+From the paper and the public code (MIT): prompts, both stages' losses, teacher, memory, graph, weights. Both stages are one
+run: the first takes `first_share` of it, or none with `--start RUN`. Different: one learning rate schedule over both stages,
+no distillation of ImageNet features in the first epochs, and a negative is kept by chance rather than in an exact number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from debgcd import losses
+from debgcd.data.draws import uniform
+from debgcd.errors import UsageError
+from debgcd.methods.base import About, Batch, Context, Loss
+from debgcd.methods.gcd import GCD, GCDOptions, representation
+from debgcd.methods.kmeans import fit_distances, settle_centres
+from debgcd.model.backbone import Backbone, Cut
+from debgcd.model.heads import Centres, DistanceDetector, Part
+from debgcd.model.network import Network, Output, Queue, Teacher
+from debgcd.options import Config, option
+from debgcd.schedules import Progress
+
+HALVES = ("cls", "prompts")  # of the feature; each has a projection and a memory
+
+
+@dataclass(frozen=True)
+class PromptCALObjective:
+    prompts: int = option(5, "per block, as published", 1, 1000)
+    supervised: int = option(2, "of them with a loss of their own, as published", 1, 1000)
+    prompt_weight: float = option(0.35, "of that loss, as published", 0, 1e6)
+    first_share: float = option(0.667, "of the run in the first stage: the public 200 of 300 epochs", 0, 1)
+    ramp: float = option(0.01, "share of the run in which the neighbours' weight grows: about two epochs", 0, 1)
+    neighbour_weight: float = option(0.6, "as published", 0, 1)
+    neighbours: int = option(5, "as published for fine-grained sets; 10 for CIFAR and ImageNet-100", 1, 1000)
+    quantile: float = option(0.8, "as published for fine-grained sets; 0.5 for CIFAR and ImageNet-100", 0, 1)
+    temperature: float = option(0.07, "of the contrast with neighbours, as published", 1e-4, 100)
+    memory: int = option(4096, "rows remembered, as published", 2, 10**7)
+    negatives: int = option(1024, "of them kept as negatives of a row, on average; as published", 1, 10**7)
+    momentum: float = option(0.999, "of the teacher, as published", 0, 1)
+
+
+@dataclass(frozen=True)
+class PromptCALOptions(GCDOptions):
+    promptcal: PromptCALObjective = PromptCALObjective()
+
+
+class PromptCAL(GCD):
+    """GCD with prompts; in the second stage against a teacher, and with agreed neighbours as further positives."""
+
+    about = About("PromptCAL", 2023, "CVPR", "prompts in every block; positives from a graph of agreed neighbours")
+    Options = PromptCALOptions
+    cut = Cut(tuned=1, early="prompts of its blocks")
+    needs_vit = True
+    options: PromptCALOptions
+
+    @classmethod
+    def prompted(cls, backbone: Backbone, config: Config) -> Backbone:
+        from debgcd.model.prompts import PromptedViT
+        from debgcd.model.vit import VitBackbone
+
+        if not isinstance(backbone, VitBackbone):
+            raise UsageError(f"promptcal needs a ViT, and {backbone.identity.name} is none; choose one with --backbone")
+        how: PromptCALObjective = config.options.promptcal
+        return PromptedViT(backbone, how.prompts, min(how.supervised, how.prompts), config.seed)
+
+    def heads(self) -> nn.ModuleDict:
+        half = self.sizes.width // 2
+        shape = self.options.heads
+        parts = {
+            "classifier": Part(Centres(half, self.sizes.k), 0, half),
+            "detector": Part(DistanceDetector(half, self.sizes.known), 0, half),
+        }
+        return nn.ModuleDict(
+            parts | {name: Part(shape.projection(half), i * half, (i + 1) * half) for i, name in enumerate(HALVES)}
+        )
+
+    def memory(self, network: Network) -> nn.Module:
+        """The teacher, and the last rows of both halves of its features."""
+        memory = nn.Module()
+        memory.add_module("teacher", Teacher(network))
+        memory.add_module("queue", Queue(self.options.promptcal.memory, 2, self.sizes.width // 2))
+        return memory
+
+    def _second(self, progress: Progress) -> float:
+        """How far the second stage is, as a share of the run; negative in the first."""
+        return progress.share - (0.0 if self.config.start is not None else self.options.promptcal.first_share)
+
+    def loss(self, network: Network, batch: Batch, progress: Progress) -> Loss:
+        output, options = network(batch.tokens), self.options.promptcal
+        weights = dict(zip(HALVES, (1.0, options.prompt_weight), strict=True))
+        second = self._second(progress)
+        total = output.feature.sum() * 0.0
+        terms: dict[str, Tensor | float] = {}
+        teacher = None
+        if second >= 0:
+            teacher = network.memory.get_submodule("teacher")(network, batch.tokens, HALVES)
+        for i, name in enumerate(HALVES):
+            if teacher is None:
+                part, found = representation(output[name], batch, self.options.baseline)
+            else:
+                part, found = self._second_stage(output, teacher, i, network, batch, second)
+            total = total + weights[name] * part
+            terms |= {f"{name}_{term}": value for term, value in found.items()}
+        if teacher is not None:
+            _queue(network).add(normalize(teacher.feature.unflatten(1, (2, -1)), dim=2), _labels(batch))
+        return Loss(total, terms)
+
+    def _second_stage(
+        self, output: Output, teacher: Output, i: int, network: Network, batch: Batch, second: float
+    ) -> tuple[Tensor, dict[str, Tensor | float]]:
+        """The loss of one half of the features against the teacher and the memory."""
+        name, options, base = HALVES[i], self.options.promptcal, self.options.baseline
+        nce = losses.cross_nce(output[name], teacher[name], base.unlabelled_temperature)
+        rows = batch.labelled
+        supervised = losses.cross_contrastive(
+            output[name][rows], teacher[name][rows], batch.y, base.labelled_temperature
+        )
+        z, own = (normalize(found.feature.chunk(2, 1)[i], dim=1) for found in (output, teacher))
+        queue = _queue(network)
+        others, label, there = queue.rows[:, i].clone(), queue.label.clone(), queue.label > queue.EMPTY
+        valid = torch.cat([torch.ones(len(z), dtype=torch.bool, device=z.device), there])
+        graph = torch.cat([z.detach(), others])
+        positive = losses.agreed(graph, len(z), options.neighbours, options.quantile, valid)
+        positive = losses.with_labels(positive, _labels(batch), label) & there
+        kept = uniform(batch.seed, "promptcal", batch.draw[:, None], np.arange(len(label))) < options.negatives / len(
+            label
+        )
+        candidate = torch.from_numpy(kept).to(z.device).repeat(2, 1) & there
+        other_view = own.roll(len(own) // 2, 0)
+        near = losses.neighbour_contrast(z, other_view, others, positive, candidate, options.temperature)
+        weight = options.neighbour_weight * (min(1.0, second / options.ramp) if options.ramp else 1.0)
+        share = base.supervised_weight
+        total = (1 - share) * ((1 - weight) * nce + weight * near) + share * supervised
+        return total, {"info_nce": nce, "supervised_contrastive": supervised, "neighbours": near}
+
+    def stepped(self, network: Network, progress: Progress) -> None:
+        teacher = network.memory.get_submodule("teacher")
+        assert isinstance(teacher, Teacher)
+        teacher.follow(network, self.options.promptcal.momentum if self._second(progress) >= 0 else 0.0)
+
+    def settle(self, context: Context) -> None:
+        unit = normalize(context.features().chunk(2, 1)[0], dim=1)
+        settle_centres(self, context, unit)
+        fit_distances(context, unit)
+
+
+def _queue(network: Network) -> Queue:
+    found = network.memory.get_submodule("queue")
+    assert isinstance(found, Queue)
+    return found
+
+
+def _labels(batch: Batch) -> Tensor:
+    """The label of each row, -1 where there is none: (2B,)."""
+    none = torch.full((2 * len(batch.image),), -1, device=batch.y.device)
+    return none.index_copy(0, batch.labelled, batch.y.repeat(2))

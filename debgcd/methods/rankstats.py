@@ -1,0 +1,73 @@
+"""RankStats+ (Han et al. 2020, as ported by Vaze et al. 2022): pairs of images whose features have the same largest dimensions.
+
+A re-implementation, since the port was never released. The losses follow the public code of RankStats; as its port is
+described, one head has a row for each of the K categories: its first M rows learn the labels, all of it learns the pairs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from debgcd import losses
+from debgcd.methods.base import About, Batch, Context, Loss, Method
+from debgcd.methods.simgcd import WarmStart, start_prototypes
+from debgcd.model.heads import Prototypes
+from debgcd.model.network import Network, Output
+from debgcd.options import Options, option
+from debgcd.schedules import Progress
+
+
+@dataclass(frozen=True)
+class RankStatsObjective:
+    """L = L_CE + L_BCE + ω(t) L_MSE."""
+
+    top: int = option(5, "dimensions that must be the same, as published", 1, 4096)
+    consistency_weight: float = option(50.0, "λ, the largest ω; the public scripts for CIFAR", 0, 1e6)
+    ramp: float = option(0.75, "share of the run in which ω grows: the public 150 of 200 epochs", 0, 1)
+    temperature: float = option(0.1, "of the head, as for all classifiers of cosines here", 1e-4, 100)
+
+
+@dataclass(frozen=True)
+class RankStatsOptions(Options):
+    heads: WarmStart = WarmStart()
+    rankstats: RankStatsObjective = RankStatsObjective()
+
+
+class RankStats(Method):
+    """Labels for the first M rows, pairs by rank statistics for all K, and two views that agree."""
+
+    about = About("RankStats+", 2022, "CVPR", "images whose features have the same largest dimensions form pairs")
+    Options: ClassVar[type[Options]] = RankStatsOptions
+    options: RankStatsOptions
+
+    def heads(self) -> nn.ModuleDict:
+        return nn.ModuleDict({"classifier": Prototypes(self.sizes.width, self.sizes.k)})
+
+    def begin(self, context: Context) -> None:
+        start_prototypes(self, context, self.options.heads.warm_start)
+
+    def loss(self, network: Network, batch: Batch, progress: Progress) -> Loss:
+        """As in the public code: labels and ranks from the first views, pairs of a first and a second view."""
+        options, output = self.options.rankstats, network(batch.tokens)
+        logits, temperature = output["classifier"], options.temperature
+        supervised = losses.supervised(logits[batch.labelled[: len(batch.y)]], batch.y, temperature)
+        first_views = batch.free[: len(batch.free) // 2]
+        same = losses.same_ranks(output.feature[first_views], options.top)
+        pairs = losses.pairwise_agreement(logits[batch.free], same, temperature)
+        consistency = losses.view_consistency(logits[:, : self.sizes.known], temperature)
+        consistency = consistency + losses.view_consistency(logits, temperature)
+        weight = options.consistency_weight * losses.ramp(progress.of_warmup(options.ramp))
+        terms: dict[str, Tensor | float] = {
+            "supervised": supervised,
+            "pairs": pairs,
+            "consistency": consistency,
+            "same": same.float().mean() if len(same) else float("nan"),
+            "consistency_weight": weight,
+        }
+        return Loss(supervised + pairs + weight * consistency, terms)
+
+    def scores(self, output: Output) -> dict[str, Tensor]:
+        return {"gcd": (output["classifier"] / self.options.rankstats.temperature).softmax(1)}

@@ -1,0 +1,70 @@
+"""SPTNet (Wang et al. 2024): prompts of pixels and the network learn in turns, from a trained SimGCD.
+
+Written from descriptions of the paper; no public code was used. The first stage is a SimGCD run, or `--start RUN`. Every 20 steps it changes
+what learns: the prompts (a frame around each patch, a border around the image), or the tail and the heads. One view is the
+plain image, the other has the prompts; the loss is SimGCD's. The trunk's tokens change with the prompts, so there is no view
+bank. Open, and decided here: prompts start at zero, are added to normalised pixels, and are there at inference too; their
+learning rate is a multiple of the network's and has no warm-up of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from debgcd.methods.base import About, Batch, FirstStage, Loss
+from debgcd.methods.simgcd import SimGCD, SimGCDOptions
+from debgcd.model.backbone import Backbone, Cut
+from debgcd.model.network import Network
+from debgcd.model.prompts import PixelPrompts, Prompted
+from debgcd.options import Config, option
+from debgcd.schedules import Progress
+
+
+@dataclass(frozen=True)
+class PromptOptions:
+    """The prompts, and when they learn."""
+
+    patch: int = option(16, "side of a patch, as ViT-B/16 has them", 1, 4096)
+    frame: int = option(1, "width of the frame around each patch, as published", 0, 4096)
+    border: int = option(30, "width of the border, as published; 0 for CIFAR", 0, 4096)
+    period: int = option(20, "steps before the other part learns, as published", 1, 10**6)
+    rate: float = option(500.0, "learning rate as a multiple of the network's: 25 / 0.05, as published for CUB", 0, 1e9)
+
+
+@dataclass(frozen=True)
+class SPTNetOptions(SimGCDOptions):
+    first: FirstStage = FirstStage()
+    prompts: PromptOptions = PromptOptions()
+
+
+class SPTNet(SimGCD):
+    """SimGCD's loss on a plain and a prompted view; prompts and network learn in turns."""
+
+    about = About("SPTNet", 2024, "ICLR", "prompts of pixels and the network learn in turns, from a trained SimGCD")
+    Options = SPTNetOptions
+    cut = Cut(tuned=1, early="prompts of pixels")
+    first = "simgcd"
+    options: SPTNetOptions
+
+    @classmethod
+    def prompted(cls, backbone: Backbone, config: Config) -> Backbone:
+        how: PromptOptions = config.options.prompts
+        prompts = PixelPrompts(config.views.size, how.patch, how.frame, how.border, how.rate)
+        return Prompted(backbone, prompts)
+
+    def _prompts_learn(self, progress: Progress) -> bool:
+        return progress.step // self.options.prompts.period % 2 == 0
+
+    def learns(self, progress: Progress) -> tuple[str, ...]:
+        blocks = range(self.config.backbone.tuned_blocks or 0)
+        if self._prompts_learn(progress):
+            return (f"tail.{len(blocks)}.",)
+        return ("heads.", *(f"tail.{i}." for i in blocks))
+
+    def loss(self, network: Network, batch: Batch, progress: Progress) -> Loss:
+        backbone = network.backbone
+        assert isinstance(backbone, Prompted)
+        backbone.prompts.requires_grad_(self._prompts_learn(progress))  # else the trunk would keep what only they need
+        tokens = batch.tokens.clone()
+        tokens[: len(tokens) // 2, 3] = 0  # first views are plain
+        return self.baseline_loss(network(tokens), batch, progress)

@@ -1,0 +1,94 @@
+"""XCon (Fei et al. 2022): GCD, and the same contrast once more within parts of the data that look alike.
+
+From the public code: k-means on the frozen features makes eight parts, once; each has a projection of its own, an expert.
+There a step draws a second batch, with the same number of images from each part; here the images of one batch serve both
+terms, and the mean over the parts gives each the same weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from debgcd import losses
+from debgcd.methods.base import About, Batch, Context, Loss
+from debgcd.methods.gcd import GCD, GCDOptions, representation
+from debgcd.methods.kmeans import clustered
+from debgcd.model.heads import Projection, PrototypeProjection
+from debgcd.model.network import Network
+from debgcd.options import option
+from debgcd.schedules import Progress
+
+
+@dataclass(frozen=True)
+class ExpertOptions:
+    """The parts of the data."""
+
+    count: int = option(8, "parts, each with a projection of its own; as published", 1, 1000)
+    weight: float = option(0.1, "of the loss within the parts, as in the public script", 0, 1e6)
+
+
+@dataclass(frozen=True)
+class XConOptions(GCDOptions):
+    experts: ExpertOptions = ExpertOptions()
+
+
+class Experts(nn.Module):
+    """A projection for each part of the data: (N, width) -> (N, parts, d), unit rows."""
+
+    def __init__(self, projections: Sequence[Projection | PrototypeProjection]):
+        super().__init__()
+        self.projections = nn.ModuleList(projections)
+
+    def reset(self, generator: torch.Generator) -> None:
+        for projection in self.projections:
+            assert isinstance(projection, Projection | PrototypeProjection)
+            projection.reset(generator)
+
+    def forward(self, feature: Tensor) -> Tensor:
+        return torch.stack([projection(feature) for projection in self.projections], 1)
+
+
+class XCon(GCD):
+    """L_rep over all images + weight · L_rep within each part; the categories come from clustering, as for GCD."""
+
+    about = About("XCon", 2022, "BMVC", "GCD's contrast once more, within eight parts of the data that look alike")
+    Options = XConOptions
+    options: XConOptions
+
+    def heads(self) -> nn.ModuleDict:
+        heads = super().heads()
+        heads["experts"] = Experts([self.projection() for _ in range(self.options.experts.count)])
+        return heads
+
+    def memory(self, network: Network) -> nn.Module:
+        """The part of each image."""
+        memory = nn.Module()
+        memory.register_buffer("part", torch.zeros(self.sizes.images, dtype=torch.int64))
+        return memory
+
+    def begin(self, context: Context) -> None:
+        parts = min(self.options.experts.count, len(context.label))
+        unit = normalize(context.features(), dim=1)
+        found = clustered(unit, torch.full_like(context.label, -1), parts, self.config).assignment
+        context.network.get_buffer("memory.part").copy_(found)
+
+    def loss(self, network: Network, batch: Batch, progress: Progress) -> Loss:
+        output, options, parts = network(batch.tokens), self.options.baseline, self.options.experts.count
+        part = network.get_buffer("memory.part")[batch.image]
+        said = output["experts"]
+        z = said[torch.arange(len(said), device=said.device), part.repeat(2)]
+        labelled = part[batch.labelled[: len(batch.y)]]  # rows of the first view are images
+        fine = losses.info_nce_within(z, part, parts, options.unlabelled_temperature)
+        fine_labelled = losses.supervised_contrastive_within(
+            z[batch.labelled], batch.y, labelled, parts, options.labelled_temperature
+        )
+        share = options.supervised_weight
+        within = (1 - share) * fine + share * fine_labelled
+        coarse, terms = representation(output["projection"], batch, options)
+        terms |= {"info_nce_within": fine, "supervised_contrastive_within": fine_labelled}
+        return Loss(coarse + self.options.experts.weight * within, terms)

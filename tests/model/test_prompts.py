@@ -1,0 +1,137 @@
+"""Prompts before the trunk: of pixels, and in every block of a ViT; and PromptCAL from the first step to a prediction."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny import DEPTH, NATIVE, PATCH, WIDTH, hub_model, images, load
+
+from debgcd.model.prompts import PixelPrompts, Prompted, PromptedViT
+
+sys.path.append(str(Path(__file__).parents[1] / "train"))
+from forks import at_call, debgcd, result
+
+SUPERVISED, COUNT = 2, 3
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("prompted")
+    hub_model("vit", place)
+    return place
+
+
+def test_prompts_of_pixels_start_as_nothing_and_stay_in_frames_and_border(folder: Path) -> None:
+    plain, prompts = load(folder), PixelPrompts(NATIVE, PATCH, frame=1, border=5, rate=4.0)
+    backbone, pixels = Prompted(load(folder), prompts), images()
+    torch.testing.assert_close(backbone.tail(backbone.tokens(pixels)), plain.tail(plain.tokens(pixels)))
+    with torch.no_grad():
+        prompts.patches.fill_(1.0)
+        prompts.around.fill_(10.0)
+    found = prompts()
+    for y in range(NATIVE):
+        for x in range(NATIVE):
+            frame = any(place % PATCH in (0, PATCH - 1) for place in (x, y))
+            border = any(place < 5 or place >= NATIVE - 5 for place in (x, y))
+            assert found[0, y, x] == 2 * (1.0 * frame + 10.0 * border)  # the square root of the rate
+    tokens = backbone.tokens(pixels)
+    tokens[0, 3] = 0  # the first image gets none
+    said, without, with_prompts = (
+        backbone.tail(tokens),
+        plain.tail(plain.tokens(pixels)),
+        plain.tail(plain.tokens(pixels + found)),
+    )
+    torch.testing.assert_close(said[0], without[0])
+    torch.testing.assert_close(said[1], with_prompts[1])
+    said.sum().backward()
+    assert prompts.patches.grad is not None and prompts.patches.grad.any()
+
+
+def test_prompts_in_every_block_are_replaced_by_those_of_the_next(folder: Path) -> None:
+    backbone, model, pixels = PromptedViT(load(folder), COUNT, SUPERVISED, seed=0), hub_model("vit"), images()
+    prompts = backbone.prompts.get_parameter("tokens")
+    assert prompts.shape == (DEPTH, COUNT, WIDTH)
+    blocks = next(m for m in model.modules() if isinstance(m, torch.nn.ModuleList) and len(m) == DEPTH)
+    rows = model.embeddings(pixels, interpolate_pos_encoding=True)
+    patches = rows[:, 1:]
+    cls = rows[:, :1]
+    for i, block in enumerate(blocks):
+        out = block(torch.cat([cls, prompts[i].expand(2, -1, -1), patches], 1))
+        out = out[0] if isinstance(out, tuple) else out
+        cls, said, patches = out[:, :1], out[:, 1 : 1 + COUNT], out[:, 1 + COUNT :]
+    expected = torch.cat([model.layernorm(cls)[:, 0], model.layernorm(said)[:, :SUPERVISED].mean(1)], 1)
+    found = backbone.tail(backbone.tokens(pixels))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    found.sum().backward()
+    assert prompts.grad is not None and all(prompts.grad[i].any() for i in range(DEPTH))
+
+
+FAST = {
+    "promptcal.memory": 24,
+    "promptcal.negatives": 12,
+    "promptcal.neighbours": 2,
+    "promptcal.quantile": 0.2,
+    "promptcal.first_share": 0.5,
+}
+
+
+@pytest.fixture
+def words(folder: Path, arguments: Callable[..., list[str]], tmp_path: Path) -> Callable[..., list[str]]:
+    def for_run(source: Path, run: Path, *more: object) -> list[str]:
+        common = ("--method", "promptcal", "--backbone", folder, "--cache", tmp_path / "cache")
+        found = arguments(source, run, *common, *more, **{key.replace(".", "__"): value for key, value in FAST.items()})
+        return [str(folder) if word == "lite0" else word for word in found]
+
+    return for_run
+
+
+def test_promptcal_resumes_to_the_same_bytes_in_both_stages(
+    words: Callable[..., list[str]], shared_csv: Path, tmp_path: Path, command: Any
+) -> None:
+    whole = tmp_path / "whole"
+    assert debgcd(words(shared_csv, whole), tmp_path / "log") == 0, (tmp_path / "log").read_text()
+    lines = [json.loads(line) for line in (whole / "metrics.jsonl").read_text().splitlines()]
+    second = [line["step"] for line in lines if "cls_neighbours" in line]
+    assert second == list(range(7, 13))
+    assert (
+        next(line for line in lines if line["step"] == 9 and "loss" in line)["cls_neighbours"] > 0
+    )  # the memory is filled
+    for number in (5, 8):
+        run = tmp_path / str(number)
+        assert (
+            debgcd(words(shared_csv, run), tmp_path / "log", at_call("debgcd.train.loop.step", number, after=True)) < 0
+        )
+        assert debgcd(["resume", run], tmp_path / "log") == 0, (tmp_path / "log").read_text()
+        assert result(run) == result(whole)
+    assert command("predict", whole, whole / "manifest.csv", "-o", tmp_path / "out.csv").code == 0
+    again = tmp_path / "again"
+    assert debgcd([*words(shared_csv, again), "--start", whole], tmp_path / "log") == 0, (tmp_path / "log").read_text()
+    steps = [json.loads(line) for line in (again / "metrics.jsonl").read_text().splitlines()]
+    assert all("cls_neighbours" in line for line in steps if "loss" in line)  # the first stage is left out
+
+
+def test_truth_does_not_reach_promptcal(words: Callable[..., list[str]], shared_csv: Path, tmp_path: Path) -> None:
+    with open(shared_csv, encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    permuted = [{**row, "truth": rows[(7 * i + 5) % len(rows)]["truth"]} for i, row in enumerate(rows)]
+    ends = []
+    for name, form in (("given", rows), ("permuted", permuted)):
+        with open(tmp_path / f"{name}.csv", "w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, list(form[0]))
+            writer.writeheader()
+            writer.writerows(form)
+        assert debgcd(words(tmp_path / f"{name}.csv", tmp_path / name), tmp_path / "log") == 0
+        ends.append(result(tmp_path / name))
+    assert ends[0] == ends[1]
+
+
+def test_promptcal_refuses_what_is_no_vit(shared_folder: Path, tmp_path: Path, train: Any) -> None:
+    said = train(shared_folder, tmp_path / "run", "--method", "promptcal")
+    assert said.code == 2 and "promptcal needs a ViT, and lite0 is none" in said.complaint
