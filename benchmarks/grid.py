@@ -67,13 +67,6 @@ def images_of(name: str, roots: Sequence[Path], work: Path, cache: Path, classes
     return part(manifest.select(manifest.training_rows), classes, images)
 
 
-def chosen(name: str, images: int) -> dict[str, Any]:
-    """Pixels and steps for so many images of a set."""
-    size = 96 if name == "digits" else 160
-    steps = max(60, round(0.15 * images))
-    return {"views": {"size": size, "resize": round(size * 8 / 7)}, "schedule": {"steps": steps}}
-
-
 def mean_and_error(values: Iterable[float]) -> tuple[float, float]:
     """The mean and its standard error."""
     values = list(values)

@@ -22,7 +22,7 @@ import numpy as np
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))  # for grid.py
 
-from grid import chosen, images_of  # noqa: E402
+from grid import images_of  # noqa: E402
 from page import write_page  # noqa: E402
 
 from debgcd import config as configuration  # noqa: E402
@@ -51,7 +51,7 @@ def main() -> None:
         whole = images_of(name, options.root, options.work, cache_folder(options.cache), 10**6, 10**9)
         for number in range(options.draws):
             images, k = draw(whole, number)
-            fixed = {"k": k, "run": {"cache": options.cache}, **chosen(name, len(images))}
+            fixed = {"k": k, "run": {"cache": options.cache}}
             config = configuration.override(configuration.compose("small"), fixed, where=name)
             listed = ImageList.of(f"{name}-{number}", images, options.work)
             cells.append(cell(f"draw {number}", 0, listed, config, options.work))

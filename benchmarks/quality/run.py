@@ -21,7 +21,7 @@ import yaml
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))  # for grid.py
 
-from grid import chosen, images_of  # noqa: E402
+from grid import images_of  # noqa: E402
 from page import write_page  # noqa: E402
 
 from debgcd import config as configuration  # noqa: E402
@@ -76,7 +76,7 @@ def main() -> None:
 
 
 def cells_of(grid: dict[str, Any], images: ImageList, k: int, work: Path, cache: str | None) -> list[Cell]:
-    fixed = {"k": k, "backbone": {"tuned_blocks": 2}, "run": {"cache": cache}, **chosen(images.name, images.count)}
+    fixed = {"k": k, "backbone": {"tuned_blocks": 2}, "run": {"cache": cache}}
     cells = []
     for row, values in grid["rows"].items():
         changes = dict(values)

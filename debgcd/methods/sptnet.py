@@ -49,7 +49,7 @@ class SPTNet(SimGCD):
     @classmethod
     def prompted(cls, backbone: Backbone, config: Config) -> Backbone:
         how: PromptOptions = config.options.prompts
-        prompts = PixelPrompts(config.views.size, how.patch, how.frame, how.border, how.rate)
+        prompts = PixelPrompts(config.views.crop, how.patch, how.frame, how.border, how.rate)
         return Prompted(backbone, prompts)
 
     def _prompts_learn(self, progress: Progress) -> bool:
