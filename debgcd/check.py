@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import numpy as np
+import torch
+
 from debgcd.data.manifest import Manifest, lost_classes, scan
-from debgcd.errors import DebgcdError
+from debgcd.errors import DataError, DebgcdError
 from debgcd.inference.model import views_label
 from debgcd.machine import cache_folder
 from debgcd.methods import METHODS
+from debgcd.model.doubts import CLEARLY, doubts, shares_of_labels
+from debgcd.model.neighbours import UNEVEN
 from debgcd.options import Config
 from debgcd.progress import progress
 from debgcd.train.bank import bank_bytes, token_shape
 from debgcd.train.decide import decide
 from debgcd.train.loop import length
 from debgcd.train.quality import Level, Quality, expected, levels
+from debgcd.train.setup import frozen_features, open_tokens
 from debgcd.train.start import require_ready
 
 
@@ -39,6 +46,16 @@ class Plan:
 
 
 @dataclass(frozen=True)
+class Doubt:
+    """A label that looks wrong."""
+
+    file: str
+    label: str
+    neighbours: str  # the label that most of the nearest labelled images have
+    certainty: float  # 0..1, see `doubts`
+
+
+@dataclass(frozen=True)
 class Findings:
     """What `debgcd check` found."""
 
@@ -54,13 +71,17 @@ class Findings:
     plan: Plan | None
     cache: str
     cache_bytes: int
+    doubts: list[Doubt] | None = None  # the most certain first; None: not asked
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def check(manifest: Manifest, config: Config) -> tuple[Findings, Manifest]:
-    """Decode every image, count, and plan the run that `config` describes; also the manifest it would use."""
+def check(manifest: Manifest, config: Config, labels: bool = False) -> tuple[Findings, Manifest]:
+    """Decode every image, count, and plan the run that `config` describes; also the manifest it would use.
+
+    labels: also compare each label with those of similar images, which takes a pass of all images through the backbone.
+    """
     listed = manifest
     with progress("reading images") as report:
         manifest = scan(manifest, config.run.workers, report)
@@ -73,6 +94,7 @@ def check(manifest: Manifest, config: Config) -> tuple[Findings, Manifest]:
         plan = _plan(manifest, config)
     except DebgcdError as error:
         problem = str(error)
+    doubtful, uneven = _labels(manifest, config) if labels else (None, [])
     found = Findings(
         images=len(manifest),
         labelled=int((label >= 0).sum()),
@@ -81,11 +103,12 @@ def check(manifest: Manifest, config: Config) -> tuple[Findings, Manifest]:
         with_truth=sum(truth is not None for truth in manifest.truths),
         classes=dict(sorted(classes.items())),
         skipped=[{"file": entry.file, "reason": entry.reason} for entry in manifest.skipped],
-        warnings=lost_classes(listed, manifest) + _warnings(classes),
+        warnings=lost_classes(listed, manifest) + _warnings(classes) + _torn(manifest) + uneven,
         problem=problem,
         plan=plan,
         cache=str(cache),
         cache_bytes=sum(file.stat().st_size for file in cache.rglob("*") if file.is_file()) if cache.is_dir() else 0,
+        doubts=doubtful,
     )
     return found, manifest
 
@@ -102,6 +125,52 @@ def _warnings(classes: Counter[str]) -> list[str]:
     if "-1" in classes:
         found.append("a class is named '-1'; if that was meant as unlabelled, leave the label empty")
     return found
+
+
+def _torn(manifest: Manifest) -> list[str]:
+    """At most one line: groups in both splits, so that the test images are not new to the model."""
+    training, test = ({manifest.groups[row] for row in rows} for rows in (manifest.training_rows, manifest.test_rows))
+    torn = sorted(name for name in training & test if name is not None)
+    if not torn:
+        return []
+    return [
+        f"groups with training and test images: {len(torn)}, e.g. {torn[0]!r}; accuracy on the test split is flattered"
+    ]
+
+
+def _labels(manifest: Manifest, config: Config) -> tuple[list[Doubt], list[str]]:
+    """The labels that look wrong, and a warning if labels are given in uneven shares."""
+    label = torch.from_numpy(manifest.training_labels)
+    labelled = label >= 0
+    if len(manifest.classes) < 2:
+        raise DataError(
+            "--labels compares classes, but fewer than two have labelled images; label images of another class"
+        )
+    config, backbone = decide(replace(config, method="sskmeans"), manifest)
+    tokens = open_tokens(config, manifest, backbone, cache_folder(config.run.cache))
+    features = frozen_features(backbone, tokens, manifest.training_paths).cpu()
+    group = torch.from_numpy(manifest.training_groups)
+    other, certainty = doubts(features[labelled], label[labelled], group[labelled])
+    found = [
+        Doubt(str(manifest.paths[row]), manifest.labels[row] or "", manifest.classes[one], round(sure, 3))
+        for row, one, sure in zip(
+            manifest.training_rows[labelled.numpy()], other.tolist(), certainty.tolist(), strict=True
+        )
+        if sure >= CLEARLY
+    ]
+    log_rate, spread = shares_of_labels(features, label, group)
+    return sorted(found, key=lambda doubt: -doubt.certainty), _uneven(manifest.classes, log_rate.exp().tolist(), spread)
+
+
+def _uneven(classes: Sequence[str], rate: list[float], spread: float) -> list[str]:
+    if spread <= UNEVEN:
+        return []
+    few, many = classes[int(np.argmax(rate))], classes[int(np.argmin(rate))]
+    return [
+        f"labels are given in uneven shares (spread of log r_c {spread:.1f}, more than {UNEVEN}): around {few!r} there are "
+        f"{max(rate):.1f} times as many unlabelled images per labelled one as around the mean class, around {many!r} "
+        f"{min(rate):.1f} times; label about the same share of each class, else missing labels look like new classes"
+    ]
 
 
 def _plan(manifest: Manifest, asked: Config) -> Plan:

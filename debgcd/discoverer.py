@@ -69,14 +69,18 @@ class Discoverer(BaseEstimator):
         self.k, self.method, self.preset, self.quality, self.seed = k, method, preset, quality, seed
         self.backbone, self.run, self.cache, self.overrides = backbone, run, cache, overrides
 
-    def fit(self, X: Images, y: Iterable[Any]) -> Discoverer:
-        """Train on labelled and unlabelled images; sets `labels_`, the category of each image."""
+    def fit(self, X: Images, y: Iterable[Any], groups: Iterable[Any] | None = None) -> Discoverer:
+        """Train on labelled and unlabelled images; sets `labels_`, the category of each image.
+
+        groups: images of one scene, such as a burst, have the same entry; None, NaN or "" means none.
+        """
         X, y = given_images(X), given_column("y", y)
+        groups = None if groups is None else given_column("groups", groups)
         if self.run is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="debgcd-")  # deleted together with this object
         folder = Path(self._temporary.name) / "run" if self.run is None else Path(self.run)
         require_new(folder)
-        given = _listed(X, folder / "images", y)
+        given = _listed(X, folder / "images", y, groups)
         self.run_ = begin(given, self._config(given), folder)
         model = prediction.open_model(folder, cache_folder(self.cache))
         labels = _labels(y, [category.id for category in model.categories if category.known])
@@ -211,9 +215,9 @@ class Discoverer(BaseEstimator):
         return result
 
 
-def _listed(X: Images, folder: Path, y: Iterable[Any] | None = None) -> Manifest:
+def _listed(X: Images, folder: Path, y: Iterable[Any] | None = None, groups: Iterable[Any] | None = None) -> Manifest:
     """The images as a manifest; arrays are written to `folder` as lossless PNG files."""
-    return from_arrays(list(X), y, folder) if _are_arrays(X) else from_paths(X, y)
+    return from_arrays(list(X), y, folder, groups=groups) if _are_arrays(X) else from_paths(X, y, groups=groups)
 
 
 def _k_values(k: int | str | None) -> dict[str, Any]:

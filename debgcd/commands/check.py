@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from debgcd.data.benchmarks import Benchmark
 
 
+SHOWN = 20  # classes, and labels that look wrong, that are printed
+
+
 def add(subparsers: Subparsers) -> None:
     """Add the command and its options."""
     parser = add_command(
@@ -36,6 +39,9 @@ def add(subparsers: Subparsers) -> None:
     add_source(parser)
     parser.add_argument(
         "--manifest", type=Path, metavar="OUT.csv", help="write the manifest that a run would use to this file"
+    )
+    parser.add_argument(
+        "--labels", action="store_true", help="also list labels that look wrong: most similar images have another one"
     )
     add_force(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -53,7 +59,7 @@ def check(options: argparse.Namespace) -> None:
         options.manifest.parent.mkdir(parents=True, exist_ok=True)
     if source.benchmark is not None and not options.json:
         _print_benchmark(source.benchmark)
-    found, manifest = look(source.manifest, configured(options, source))
+    found, manifest = look(source.manifest, configured(options, source), options.labels)
     if options.manifest is not None:
         write_manifest(manifest, options.manifest)
     if options.json:
@@ -86,15 +92,22 @@ def _print_findings(found: Findings) -> None:
         f"{found.images} images: {found.labelled} labelled, {found.unlabelled} unlabelled, {found.test} in the test split"
     )
     print(f"{len(found.classes)} known classes; {found.with_truth} images have a truth")
-    table(["class", "labelled images"], [[name, str(count)] for name, count in list(found.classes.items())[:20]])
-    if len(found.classes) > 20:
-        print(f"... and {len(found.classes) - 20} more")
+    table(["class", "labelled images"], [[name, str(count)] for name, count in list(found.classes.items())[:SHOWN]])
+    if len(found.classes) > SHOWN:
+        print(f"... and {len(found.classes) - SHOWN} more")
     if found.skipped:
         print(f"\nfiles that cannot be used: {len(found.skipped)}")
         for entry in found.skipped[:10]:
             print(f"  {entry['file']!r}: {escaped(entry['reason'])}")
         if len(found.skipped) > 10:
             print(f"  ... and {len(found.skipped) - 10} more (use --json to list all)")
+    if found.doubts is not None:
+        print(f"\nlabels that look wrong: {len(found.doubts)} of {found.labelled}")
+        rows = [[d.file, d.label, d.neighbours, f"{d.certainty:.2f}"] for d in found.doubts[:SHOWN]]
+        if rows:
+            table(["file", "label", "similar images have", "certainty"], rows)
+        if len(found.doubts) > SHOWN:
+            print(f"... and {len(found.doubts) - SHOWN} more (use --json to list all)")
     for warning in found.warnings:
         print(f"note: {escaped(warning)}")
     if found.plan is not None:

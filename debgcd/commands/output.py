@@ -19,7 +19,7 @@ def add_force(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--force", action="store_true", help="replace output files that exist already")
 
 
-def require_free(options: argparse.Namespace, flag: str, path: Path, images: Iterable[Path] = ()) -> None:
+def require_free(options: argparse.Namespace, flag: str, path: Path, images: Iterable[os.PathLike[str]] = ()) -> None:
     """Refuse an output file that exists, unless --force is given; before any work is done.
 
     Even with --force: a folder, a file of a run or a model, what the command reads, and `images`, those of its input.
@@ -29,7 +29,9 @@ def require_free(options: argparse.Namespace, flag: str, path: Path, images: Ite
         raise UsageError(f"{flag} {path} exists; choose another path, or replace it with --force")
 
 
-def require_harmless(options: argparse.Namespace, flag: str, path: Path, images: Iterable[Path] = ()) -> None:
+def require_harmless(
+    options: argparse.Namespace, flag: str, path: Path, images: Iterable[os.PathLike[str]] = ()
+) -> None:
     """The part of `require_free` that --force does not change."""
     if path.is_dir():
         raise UsageError(f"{flag} {path} is a folder; give the path of a file")
@@ -48,7 +50,7 @@ def require_harmless(options: argparse.Namespace, flag: str, path: Path, images:
         raise UsageError(f"{flag} {path} is one of the input images; choose another path")
 
 
-def _same(one: Path, other: Path) -> bool:
+def _same(one: os.PathLike[str], other: Path) -> bool:
     """Whether both are one file, also through a link of either kind."""
     try:
         return os.path.samefile(one, other)

@@ -16,6 +16,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from debgcd.data.crop import Crop, Picture, number_text
 from debgcd.errors import DataError
 from debgcd.progress import Report
 
@@ -32,14 +33,14 @@ Stamp = tuple[int, int, int, int]  # size, time of the last change of the conten
 class Contents:
     """The bytes of image files at one moment."""
 
-    paths: Sequence[Path]
+    paths: Sequence[Picture]
     digests: list[bytes]  # sha256 of each
     stamps: list[Stamp]
 
     @property
     def sha256(self) -> str:
-        """Of all files in order; their names do not matter."""
-        return hashlib.sha256(b"".join(self.digests)).hexdigest()
+        """Of all images in order: the bytes of files and the boxes in them; names do not matter."""
+        return hashlib.sha256(b"".join(map(_with_box, self.paths, self.digests))).hexdigest()
 
     def require_unchanged(self, numbers: Iterable[int]) -> None:
         """Refuse if one of these files was changed since: what was decoded from it may not be what was hashed."""
@@ -62,17 +63,22 @@ class Contents:
             )
 
 
-def read_contents(paths: Sequence[Path], cache: Path, on_progress: Report | None = None) -> Contents:
+def read_contents(paths: Sequence[Picture], cache: Path, on_progress: Report | None = None) -> Contents:
     """The hashes of all files: those that the cache knows, and of the others by reading them."""
     known, begun = _known(paths, cache), time.time_ns()
     with ThreadPoolExecutor(READERS) as pool:
         stamps = list(pool.map(_stamp, paths))  # before the bytes are read, so that no change in between is missed
         digests = [known.get((_key(path), stamp), b"") for path, stamp in zip(paths, stamps, strict=True)]
-        unread = [i for i, digest in enumerate(digests) if not digest]
+        same: dict[bytes, list[int]] = {}  # a file with many boxes is read once
+        for i, digest in enumerate(digests):
+            if not digest:
+                same.setdefault(_key(paths[i]), []).append(i)
+        unread = [rows[0] for rows in same.values()]
         try:
             read = pool.map(lambda i: _digest(paths[i]), unread)
-            for done, (i, digest) in enumerate(zip(unread, read, strict=True), 1):
-                digests[i] = digest
+            for done, (rows, digest) in enumerate(zip(same.values(), read, strict=True), 1):
+                for i in rows:
+                    digests[i] = digest
                 if on_progress is not None:
                     on_progress(done, len(unread))
         finally:  # told to stop: the files that no thread reads yet are not waited for
@@ -82,13 +88,13 @@ def read_contents(paths: Sequence[Path], cache: Path, on_progress: Report | None
     return Contents(paths, digests, stamps)
 
 
-def forget_contents(paths: Sequence[Path], cache: Path) -> None:
+def forget_contents(paths: Sequence[Picture], cache: Path) -> None:
     """Have `read_contents` read every one of these files again."""
     with suppress(sqlite3.Error), closing(_open(cache)) as table, table:
         table.executemany("DELETE FROM files WHERE path = ?", [(_key(path),) for path in paths])
 
 
-def _known(paths: Sequence[Path], cache: Path) -> dict[tuple[bytes, Stamp], bytes]:
+def _known(paths: Sequence[Picture], cache: Path) -> dict[tuple[bytes, Stamp], bytes]:
     """Hashes by path and stamp; none where the cache cannot be read."""
     found: dict[tuple[bytes, Stamp], bytes] = {}
     if not (cache / FILE).is_file():
@@ -125,11 +131,18 @@ def _slices(keys: list[bytes]) -> Iterator[list[bytes]]:
         yield keys[start : start + SOME]
 
 
-def _key(path: Path) -> bytes:
+def _with_box(path: Picture, digest: bytes) -> bytes:
+    """The digest of an image: that of its file, or of the file's and the box."""
+    if not isinstance(path, Crop):
+        return digest
+    return hashlib.sha256(digest + ",".join(map(number_text, path.box)).encode()).digest()
+
+
+def _key(path: Picture) -> bytes:
     return os.fsencode(os.path.abspath(path))
 
 
-def _digest(path: Path) -> bytes:
+def _digest(path: Picture) -> bytes:
     try:
         with open(path, "rb") as file:
             return hashlib.file_digest(file, "sha256").digest()
@@ -137,7 +150,7 @@ def _digest(path: Path) -> bytes:
         raise gone(path, error.strerror) from error
 
 
-def _stamp(path: Path) -> Stamp:
+def _stamp(path: Picture) -> Stamp:
     try:
         found = os.stat(path)
     except OSError as error:
@@ -145,6 +158,6 @@ def _stamp(path: Path) -> Stamp:
     return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino & 2**63 - 1
 
 
-def gone(path: Path, why: object) -> DataError:
+def gone(path: Picture, why: object) -> DataError:
     """An image that was there when the run began."""
     return DataError(f"{path} could be read when the run began but not now ({why}); put the file back and resume")

@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from enum import StrEnum
-from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
@@ -21,6 +20,7 @@ import numpy as np
 from PIL import Image, ImageFile
 
 from debgcd.data.budget import MOST, ORDINARY, memory, one_at_a_time
+from debgcd.data.crop import BadBox, Box, Crop, Picture, turn_and_cut
 from debgcd.data.endings import ends_early
 from debgcd.data.jpeg import decode_quickly, scale_down, sharpen
 from debgcd.data.rgb import Unconvertible, to_rgb
@@ -62,6 +62,7 @@ class Reason(StrEnum):
     NOT_A_FILE = "not-a-file"
     UNREADABLE = "unreadable"
     BAD_NAME = "bad-name"
+    BAD_BOX = "bad-box"
     NO_CLASS = "no-class"
     DUPLICATE = "duplicate"
     EMPTY = "empty"
@@ -112,44 +113,47 @@ class _Quiet:
 _quiet = _Quiet()
 
 
-def decode(path: Path, short_side: int | None = None, upright: bool = True) -> np.ndarray:
+def decode(path: Picture, short_side: int | None = None, upright: bool = True) -> np.ndarray:
     """The pixels of `decoded`, to keep."""
     with decoded(path, short_side, upright) as pixels:
         return pixels
 
 
 @contextmanager
-def decoded(path: Path, short_side: int | None = None, upright: bool = True) -> Iterator[np.ndarray]:
+def decoded(path: Picture, short_side: int | None = None, upright: bool = True) -> Iterator[np.ndarray]:
     """Read the first frame of an image as (H, W, 3) uint8 RGB, cropped to an aspect ratio of at most MAX_ASPECT.
 
     Without `short_side`, a JPEG's pixels are Pillow's, as in public code. With it, a JPEG may be returned at 1/2, 1/4 or 1/8
-    of its size, with no side shorter than `short_side`. upright: apply the EXIF orientation.
+    of its size, with no side shorter than `short_side`. upright: apply the EXIF orientation; a box always means the upright
+    image. The whole file is decoded for a box, so that it takes no more memory than the file.
     Raises Unusable, and nothing else, whatever the file contains. No other large image is decoded on this machine until
     the block ends, so that it is best to make the pixels smaller in it.
     """
     if short_side is not None and short_side < 1:
         raise ValueError(f"short_side must be at least 1, not {short_side}")
     size = regular_file(path).st_size
+    box = path.box if isinstance(path, Crop) else None
     with ExitStack() as turn:
         try:
             with open(path, "rb") as file, _quiet:
-                pixels = _crop(_pixels(file, size, short_side, upright, turn))
+                pixels = _crop(_pixels(file, size, short_side, upright, box, turn))
         except OSError as error:
             raise Unusable(Reason.UNREADABLE, error.strerror or str(error)) from error
         yield pixels
 
 
-def short_side(path: Path) -> int:
-    """The short side of an image in pixels, as its header says; raises Unusable, and nothing else."""
+def short_side(path: Picture) -> int:
+    """The short side of an image or box in pixels, as the file's header says; raises Unusable, and nothing else."""
     size = regular_file(path).st_size
     try:
         with open(path, "rb") as file, _quiet:
-            return min(_header(file, size)[1].size)
+            sides = _header(file, size)[1].size
     except OSError as error:
         raise Unusable(Reason.UNREADABLE, error.strerror or str(error)) from error
+    return int(min(*sides, *(path.box[2:] if isinstance(path, Crop) else ())))
 
 
-def regular_file(path: Path) -> os.stat_result:
+def regular_file(path: Picture) -> os.stat_result:
     """The stat of a regular, non-empty file, otherwise Unusable. Does not open the file: a named pipe would block."""
     try:
         found = os.stat(path)
@@ -180,7 +184,9 @@ def _header(file: BinaryIO, size: int) -> tuple[str, ImageFile.ImageFile]:
         raise _failure(error, file, size, kind, opened=False) from error
 
 
-def _pixels(file: BinaryIO, size: int, short_side: int | None, upright: bool, turn: ExitStack) -> np.ndarray:
+def _pixels(
+    file: BinaryIO, size: int, short_side: int | None, upright: bool, box: Box | None, turn: ExitStack
+) -> np.ndarray:
     kind, image = _header(file, size)
     width, height = image.size
     if not width * height:
@@ -190,7 +196,8 @@ def _pixels(file: BinaryIO, size: int, short_side: int | None, upright: bool, tu
     try:
         scale, pixels = 1, None
         if kind == "JPEG" and short_side is not None:
-            scale = scale_down(width, height, short_side)
+            wide, high = (width, height) if box is None else box[2:]
+            scale = scale_down(wide, high, short_side)
         needed = memory(image, file, size, kind, scale)
         if needed > MOST:
             raise Unusable(
@@ -210,27 +217,18 @@ def _pixels(file: BinaryIO, size: int, short_side: int | None, upright: bool, tu
         if pixels.shape[1] < width:
             pixels = sharpen(pixels, height / scale, width / scale)
         orientation = None
-        if upright:
+        if upright or box is not None:
             with suppress(Exception):  # a damaged EXIF block does not affect the pixels
                 orientation = image.getexif().get(0x0112)
-        return _turned(pixels, orientation)
+        return turn_and_cut(pixels, orientation, box, (width, height), scale)
     except Unusable:
         raise
+    except BadBox as error:
+        raise Unusable(Reason.BAD_BOX, str(error)) from error
     except Unconvertible as error:
         raise Unusable(Reason.UNSUPPORTED, str(error)) from error
     except Exception as error:
         raise _failure(error, file, size, kind, opened=True) from error
-
-
-def _turned(pixels: np.ndarray, orientation: object) -> np.ndarray:
-    """Undo an EXIF orientation: 5 to 8 swap rows and columns, and each may be mirrored along either axis."""
-    if orientation in (5, 6, 7, 8):
-        pixels = pixels.swapaxes(0, 1)
-    if orientation in (3, 4, 7, 8):
-        pixels = pixels[::-1]
-    if orientation in (2, 3, 6, 7):
-        pixels = pixels[:, ::-1]
-    return pixels
 
 
 def _kind(head: bytes) -> str:

@@ -20,6 +20,7 @@ from torch.utils.data import Dataset
 
 from debgcd import __version__
 from debgcd.data.contents import read_contents
+from debgcd.data.crop import Picture
 from debgcd.data.loader import Files, Opener, ahead, first_reason
 from debgcd.errors import DataError
 from debgcd.files import amount
@@ -80,19 +81,19 @@ def about_bytes(images: int, resize: int) -> int:
 
 
 def open_image_cache(
-    paths: Sequence[Path], views: ViewsConfig, cache: Path, workers: int, on_progress: Report
+    paths: Sequence[Picture], views: ViewsConfig, cache: Path, workers: int, on_progress: Report
 ) -> Opener:
     """The pixels of these images, decoded now if the cache does not hold them."""
     recipe = _recipe(paths, views, cache, workers, on_progress)
     return Kept(open_store(cache / FOLDER, recipe), Files(paths, views))
 
 
-def missing_pixels(paths: Sequence[Path], views: ViewsConfig, cache: Path) -> int:
+def missing_pixels(paths: Sequence[Picture], views: ViewsConfig, cache: Path) -> int:
     """About how many bytes `open_image_cache` would write."""
     return missing_bytes(cache / FOLDER, _recipe(paths, views, cache, 0, lambda done, total, note="": None))
 
 
-def _recipe(paths: Sequence[Path], views: ViewsConfig, cache: Path, workers: int, on_progress: Report) -> Recipe:
+def _recipe(paths: Sequence[Picture], views: ViewsConfig, cache: Path, workers: int, on_progress: Report) -> Recipe:
     files, contents = Files(paths, views), read_contents(paths, cache)
 
     def compute(first: int) -> Generator[list[NDArray[np.uint8]]]:

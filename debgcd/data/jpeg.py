@@ -29,7 +29,7 @@ def library() -> ModuleType | None:
         return None
 
 
-def scale_down(width: int, height: int, short_side: int) -> int:
+def scale_down(width: float, height: float, short_side: int) -> int:
     """The largest of 8, 4, 2, 1 that leaves the image large enough for `short_side`."""
     return next((scale for scale in (8, 4, 2) if min(width, height) >= scale * MARGIN * short_side), 1)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from debgcd.data.contents import gone
+from debgcd.data.crop import Picture
 from debgcd.data.decode import Unusable, decoded
 from debgcd.data.sampler import Draws
 from debgcd.data.views import CENTRE, PLAIN, TWO_PLAIN, Cuts, Kinds, cut_view, random_cuts, resize_short_side
@@ -31,7 +31,7 @@ Opener = Callable[[int], Tensor]
 class Files:
     """The opener that decodes image files."""
 
-    def __init__(self, paths: Sequence[Path], views: ViewsConfig):
+    def __init__(self, paths: Sequence[Picture], views: ViewsConfig):
         self.paths, self.views = paths, views
 
     def __call__(self, number: int) -> Tensor:
@@ -61,7 +61,7 @@ class Images(Dataset[Tensor | str]):
         return torch.stack([cut_view(image, cut, self._size, kind) for cut, kind in zip(cuts, kinds, strict=True)])
 
 
-def from_files(paths: Sequence[Path], views: ViewsConfig) -> Images:
+def from_files(paths: Sequence[Picture], views: ViewsConfig) -> Images:
     """Images decoded each time that they are needed."""
     return Images(Files(paths, views), views.crop)
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from debgcd.data.crop import BOX, Crop, number_text
 from debgcd.data.rows import SPLITS, Manifest, Row, Skipped, assemble, label_text, text
 from debgcd.data.scan import scan
 from debgcd.data.sources import COLUMNS, read_manifest
@@ -30,14 +31,18 @@ __all__ = [
 
 
 def write_manifest(manifest: Manifest, path: Path) -> None:
-    """Write path, label, truth, split, group as CSV, atomically; `read_manifest` reads the same rows."""
+    """Write path, label, truth, split, group and, where there are boxes, x, y, w, h as CSV; `read_manifest` reads the same rows."""
     write_text(path, manifest_text(manifest))
 
 
 def manifest_text(manifest: Manifest) -> str:
     """The CSV that `write_manifest` writes."""
-    columns = (manifest.paths, manifest.labels, manifest.truths, manifest.splits, manifest.groups)
-    return csv_text(COLUMNS, zip(*columns, strict=True))
+    paths = [os.fspath(path) for path in manifest.paths]
+    rows = zip(paths, manifest.labels, manifest.truths, manifest.splits, manifest.groups, strict=True)
+    if not any(isinstance(path, Crop) for path in manifest.paths):
+        return csv_text(COLUMNS, rows)
+    boxes = (map(number_text, path.box) if isinstance(path, Crop) else [""] * len(BOX) for path in manifest.paths)
+    return csv_text((*COLUMNS, *BOX), ((*row, *box) for row, box in zip(rows, boxes, strict=True)))
 
 
 def write_skipped(skipped: Iterable[Skipped], path: Path) -> None:
@@ -76,7 +81,11 @@ def from_paths(
 
 
 def from_arrays(
-    images: Sequence[np.ndarray], labels: Iterable[Any] | None, folder: Path, truths: Iterable[Any] | None = None
+    images: Sequence[np.ndarray],
+    labels: Iterable[Any] | None,
+    folder: Path,
+    truths: Iterable[Any] | None = None,
+    groups: Iterable[Any] | None = None,
 ) -> Manifest:
     """Write images, each (H, W), (H, W, 3) or (H, W, 4), uint8 or float 0..1, as folder/000000.png ... and list them.
 
@@ -85,7 +94,7 @@ def from_arrays(
     folder = Path(os.path.abspath(folder))
     if not len(images):
         raise DataError("no images in the arrays; give at least one")
-    given = {"labels": labels, "truths": truths}
+    given = {"labels": labels, "truths": truths, "groups": groups}
     columns = {name: _column(name, values, len(images)) for name, values in given.items()}
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
@@ -93,7 +102,7 @@ def from_arrays(
         paths.append(folder / f"{i:06d}.png")
         with named_errors(paths[-1]):
             Image.fromarray(_uint8(np.asarray(image), i)).save(paths[-1], compress_level=1)
-    return from_paths(paths, columns["labels"], columns["truths"])
+    return from_paths(paths, columns["labels"], columns["truths"], groups=columns["groups"])
 
 
 def require_trainable(manifest: Manifest, k: int | None) -> None:

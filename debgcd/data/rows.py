@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from debgcd.data.crop import Box, Crop, Picture
 from debgcd.data.decode import Reason
 from debgcd.errors import DataError
 
@@ -33,11 +34,11 @@ class Manifest:
     Training reads labels, never truths: only what measures a run calls `truth_ids` and `has_truth`.
     """
 
-    paths: tuple[Path, ...]  # absolute, symbolic links not resolved, no duplicates
+    paths: tuple[Picture, ...]  # files, or boxes in files; absolute, symbolic links not resolved, no duplicates
     labels: tuple[str | None, ...]  # only for labelled training images
     truths: tuple[str | None, ...]  # for evaluation only
     splits: tuple[str, ...]  # "train" or "test"
-    groups: tuple[str | None, ...]
+    groups: tuple[str | None, ...]  # images of one scene have the same
     skipped: tuple[Skipped, ...] = ()
 
     def __post_init__(self) -> None:
@@ -64,7 +65,7 @@ class Manifest:
         return np.flatnonzero([split == "test" for split in self.splits])
 
     @property
-    def training_paths(self) -> list[Path]:
+    def training_paths(self) -> list[Picture]:
         """The files of the training rows."""
         return [self.paths[row] for row in self.training_rows]
 
@@ -73,6 +74,14 @@ class Manifest:
         """The class ids of the training rows, positions in `classes`; -1 without a label."""
         number: dict[str | None, int] = {None: -1, **{name: i for i, name in enumerate(self.classes)}}
         return np.array([number[self.labels[row]] for row in self.training_rows], dtype=np.int64)
+
+    @property
+    def training_groups(self) -> NDArray[np.int64]:
+        """The group of each training row as a number; -1 where it has none."""
+        number: dict[str | None, int] = {None: -1}
+        for row in self.training_rows:
+            number.setdefault(self.groups[row], len(number) - 1)
+        return np.array([number[self.groups[row]] for row in self.training_rows], dtype=np.int64)
 
     def truth_ids(self, rows: Rows) -> NDArray[np.int64]:
         """The truth of these rows as ids: known classes 0..M-1, others from M sorted by name; -1 without a truth."""
@@ -119,6 +128,11 @@ class Row:
     split: str = "train"
     group: str | None = None
     where: str = ""
+    box: Box | None = None
+
+    @property
+    def picture(self) -> Picture:
+        return Path(self.path) if self.box is None else Crop(Path(self.path), self.box)
 
 
 def text(value: Any) -> str | None:
@@ -143,23 +157,23 @@ def label_text(value: Any) -> str | None:
     return None if label == "-1" else label
 
 
-def shown(path: str | Path) -> str:
+def shown(path: str | Picture) -> str:
     """A path as valid UTF-8; invalid bytes appear as \\xNN."""
-    return os.fsencode(path).decode("utf-8", "backslashreplace")
+    return os.fsencode(str(path)).decode("utf-8", "backslashreplace")
 
 
-def skip(path: str | Path, reason: Reason, detail: str) -> Skipped:
+def skip(path: str | Picture, reason: Reason, detail: str) -> Skipped:
     """An entry for skipped.csv in the form "reason: detail"."""
     return Skipped(shown(path), f"{reason}: {detail}")
 
 
 def assemble(rows: Iterable[Row], skipped: Iterable[Skipped] = ()) -> Manifest:
-    """A manifest of rows in their order, without duplicate files.
+    """A manifest of rows in their order, without duplicates.
 
-    Two rows with the same real path are duplicates. The first one is kept, or the labelled one; duplicates that disagree
+    Two rows with the same real path and the same box are duplicates. The first one is kept, or the labelled one; duplicates that disagree
     in label, truth or split are an error.
     """
-    kept: dict[str, Row] = {}
+    kept: dict[tuple[str, Box | None], Row] = {}
     out = list(skipped)
     folders: dict[str, str] = {}
     for row in rows:
@@ -171,17 +185,18 @@ def assemble(rows: Iterable[Row], skipped: Iterable[Skipped] = ()) -> Manifest:
                 f"{row.where or shown(row.path)} has the label {row.label!r} and split 'test'; only training images have "
                 "labels, so put it into the column truth"
             )
-        identity = _real(row.path, folders)
+        identity = _real(row.path, folders), row.box
         first = kept.setdefault(identity, row)
         if first is row:
             continue
         _agree(first, row)
         if first.label is None and row.label is not None:
             kept[identity], row = row, first
-        out.append(skip(row.path, Reason.DUPLICATE, f"the same file as {kept[identity].path}"))
+        what = "file" if row.box is None else "box"
+        out.append(skip(row.picture, Reason.DUPLICATE, f"the same {what} as {kept[identity].picture}"))
     unique = list(kept.values())
     return Manifest(
-        paths=tuple(Path(row.path) for row in unique),
+        paths=tuple(row.picture for row in unique),
         labels=tuple(row.label for row in unique),
         truths=tuple(row.truth for row in unique),
         splits=tuple(row.split for row in unique),
@@ -215,7 +230,7 @@ def _agree(first: Row, second: Row) -> None:
     for what in ("label", "truth", "split"):
         one, two = getattr(first, what), getattr(second, what)
         if one is not None and two is not None and one != two:
-            both = " and ".join(dict.fromkeys(row.where or row.path for row in (first, second)))
+            both = " and ".join(dict.fromkeys(row.where or str(row.picture) for row in (first, second)))
             raise DataError(
-                f"{first.path} has two {what}s, {one!r} and {two!r} (see {both}); keep the right one and remove the other"
+                f"{first.picture} has two {what}s, {one!r} and {two!r} (see {both}); keep the right one and remove the other"
             )

@@ -6,10 +6,10 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
+from debgcd.data.crop import Picture
 from debgcd.data.decode import Reason, Unusable, decode
 from debgcd.data.rows import Manifest, Skipped, shown
 from debgcd.data.workers import begin_worker
@@ -46,12 +46,12 @@ def scan(
     return replace(usable, skipped=manifest.skipped + tuple(broken))
 
 
-def check_files(paths: Sequence[Path]) -> list[Verdict]:
+def check_files(paths: Sequence[Picture]) -> list[Verdict]:
     """Per file, None if it decodes, otherwise why not; public because worker processes import it."""
     return [_check(path) for path in paths]
 
 
-def _check(path: Path) -> Verdict:
+def _check(path: Picture) -> Verdict:
     try:
         decode(path, short_side=1)  # a JPEG at 1/8 scale: still reads every byte, in a fraction of the time
     except Unusable as why:
@@ -59,12 +59,12 @@ def _check(path: Path) -> Verdict:
     return None
 
 
-def _here(paths: Sequence[Path], workers: int) -> Iterator[tuple[int, list[Verdict]]]:
+def _here(paths: Sequence[Picture], workers: int) -> Iterator[tuple[int, list[Verdict]]]:
     for start in range(0, len(paths), CHUNK):
         yield start, check_files(paths[start : start + CHUNK])
 
 
-def _pooled(paths: Sequence[Path], workers: int) -> Iterator[tuple[int, list[Verdict]]]:
+def _pooled(paths: Sequence[Picture], workers: int) -> Iterator[tuple[int, list[Verdict]]]:
     """Check in worker processes: a file that crashes a decoder or exhausts memory costs a worker, not the run."""
     left = set(range(0, len(paths), CHUNK))
     with _pool(workers) as pool:
@@ -86,7 +86,7 @@ def _pooled(paths: Sequence[Path], workers: int) -> Iterator[tuple[int, list[Ver
         yield from _one_by_one(paths, sorted(left))
 
 
-def _one_by_one(paths: Sequence[Path], starts: Sequence[int]) -> Iterator[tuple[int, list[Verdict]]]:
+def _one_by_one(paths: Sequence[Picture], starts: Sequence[int]) -> Iterator[tuple[int, list[Verdict]]]:
     pool = _pool(1)
     try:
         for start in starts:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from debgcd.data.crop import BOX, parse_box
 from debgcd.data.decode import Reason, Unusable, regular_file
 from debgcd.data.rows import SPLITS, Manifest, Row, Skipped, assemble, label_text, shown, skip, text
 from debgcd.errors import DataError, UsageError
@@ -178,6 +179,7 @@ def _read_table(source: Path, records: Iterator[tuple[str, dict[str, Any]]]) -> 
                 split=split,
                 group=text(record.get("group")),
                 where=f"{where} of {shown(source)}",
+                box=parse_box([text(record.get(name)) for name in BOX], f"{where} of {shown(source)}"),
             )
         )
     if not rows:
@@ -187,8 +189,8 @@ def _read_table(source: Path, records: Iterator[tuple[str, dict[str, Any]]]) -> 
 
 def _roles(source: Path, columns: Sequence[str]) -> dict[int, str]:
     """Which columns are used, by position, and as what; one line says which other name stands for what, and what is ignored."""
-    allowed, roles, notes = ", ".join(COLUMNS), dict[int, str](), list[str]()
-    for role in COLUMNS:
+    allowed, roles, notes = ", ".join((*COLUMNS, *BOX)), dict[int, str](), list[str]()
+    for role in (*COLUMNS, *_box_columns(source, columns)):
         taken = _find(columns, PATHS if role == "path" else (role,))
         if taken is None:
             continue
@@ -211,6 +213,16 @@ def _roles(source: Path, columns: Sequence[str]) -> dict[int, str]:
     if notes:
         say(f"columns of {shown(source)}: {'; '.join(notes)}")
     return roles
+
+
+def _box_columns(source: Path, columns: Sequence[str]) -> tuple[str, ...]:
+    """x, y, w, h if all are there: an x and a y alone are something else."""
+    missing = [name for name in BOX if _find(columns, (name,)) is None]
+    if len(missing) == 1:
+        raise UsageError(
+            f"{shown(source)} has three columns of a box but no {missing[0]!r}; add it, or rename the others"
+        )
+    return () if missing else BOX
 
 
 def _find(columns: Sequence[str], names: Sequence[str]) -> str | None:
@@ -250,7 +262,10 @@ def _csv_records(source: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                     f"that contain {delimiter!r}"
                 )
             record = {role: fields[i] for i, role in roles.items() if i < len(fields)}
-            if columns == [*COLUMNS]:  # a manifest that debgcd wrote; its paths are absolute and need no quote
+            if columns in (
+                [*COLUMNS],
+                [*COLUMNS, *BOX],
+            ):  # a manifest that debgcd wrote; its paths are absolute and need no quote
                 record = {role: field if role == "path" else csv_field(field) for role, field in record.items()}
             yield f"row {number}", {**record, "label": text(record.get("label"))}
     except csv.Error as error:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from debgcd.data.crop import Picture
 from debgcd.data.loader import default_workers, from_files
 from debgcd.data.manifest import Manifest, Skipped, scan
 from debgcd.errors import DataError, UsageError
@@ -27,7 +28,7 @@ COLUMNS += ["looks_new"]
 
 
 def prediction_rows(
-    paths: Sequence[Path], inference: Inference, categories: Sequence[Category], novel: Novel | None
+    paths: Sequence[Picture], inference: Inference, categories: Sequence[Category], novel: Novel | None
 ) -> list[Prediction]:
     """One row an image, with the columns of predictions.csv; an empty text where there is nothing to say."""
     rows = []

@@ -95,6 +95,7 @@ class Context:
     network: Network
     features: Callable[[], Tensor]  # (N, width) of all training images' centre crops, computed when called
     label: Tensor  # (N,), -1 where there is none
+    group: Tensor | None = None  # (N,) images of one scene have the same number, -1: none
     given: frozenset[str] = frozenset()  # in `begin`: heads that came from the run this one started from
 
 

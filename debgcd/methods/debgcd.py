@@ -144,7 +144,7 @@ class DebGCD(SimGCD):
             vote = detector
             if not isinstance(vote, Neighbours):
                 vote = Neighbours(self.sizes.width, self.sizes.images).to(features.device)
-            vote.fit(features, context.label, self._known_share(context.label))
+            vote.fit(features, context.label, self._known_share(context.label), context.group)
             said = vote(features)
             if options.guides_start:
                 new = (context.label < 0) & (said > 0.5)
@@ -167,7 +167,7 @@ class DebGCD(SimGCD):
         """The vote and the distance are taken in the space of the tuned features in the end, where they are better."""
         detector = dict(context.network.heads.items()).get("detector")
         if isinstance(detector, Neighbours):
-            detector.follow(context.features(), context.label, _remembered(context.network))
+            detector.follow(context.features(), context.label, _remembered(context.network), context.group)
         elif isinstance(detector, DistanceDetector):
             detector.fit(normalize(context.features(), dim=1), context.label)
 

@@ -2,6 +2,7 @@
 
 Labelled images are of known classes, unlabelled ones of any class. Where nearly all neighbours of an image are unlabelled, there
 is a class that nobody labelled. An image never votes on itself, so its own label cannot decide, however few labels there are.
+Nor do images of its own group: a burst of one scene is, as it were, one image.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class Neighbours(nn.Module):
     axes: Tensor
     points: Tensor
     votes: Tensor
+    groups: Tensor
     curve: Tensor
     share: Tensor
 
@@ -56,76 +58,88 @@ class Neighbours(nn.Module):
         self.register_buffer("axes", torch.zeros(width, axes))
         self.register_buffer("points", torch.zeros(voters, axes, dtype=torch.float16))
         self.register_buffer("votes", torch.zeros(voters))  # r_c of a labelled image, 0 of an unlabelled one
+        self.register_buffer("groups", torch.full((voters,), -1, dtype=torch.int32))  # -1: an image without a group
         self.register_buffer("curve", torch.zeros(2, KNOTS))  # E / (E + U) -> novelty
         self.register_buffer("share", torch.zeros(5))  # see `Share`
 
     @torch.no_grad()
-    def fit(self, feature: Tensor, label: Tensor, known_share: float | None = None) -> None:
-        """From all training images: feature (N, width), label (N,), -1 where there is none.
+    def fit(
+        self, feature: Tensor, label: Tensor, known_share: float | None = None, group: Tensor | None = None
+    ) -> None:
+        """From all training images: feature (N, width), label (N,) and group (N,), -1 where there is none.
 
         known_share: of the unlabelled images, how many are of known classes, if the user knows it.
         """
-        rates = self._move(feature, label)
+        rates = self._move(feature, label, group)
         weight = torch.where(label >= 0, rates.to(feature)[label.clamp_min(0)], 1.0)
-        curve, share = calibrated(self.vote(feature), label >= 0, weight, known_share)
+        curve, share = calibrated(self.vote(feature, group), label >= 0, weight, known_share)
         self.curve.copy_(curve)
         self.share.copy_(share)
 
     @torch.no_grad()
-    def follow(self, feature: Tensor, label: Tensor, novelty: Tensor) -> None:
+    def follow(self, feature: Tensor, label: Tensor, novelty: Tensor, group: Tensor | None = None) -> None:
         """Move to tuned features, which tell known from new images better, and keep the calibration of the untuned ones.
 
         novelty: (N,) what was said of the same images before. Training pulls labelled images together, so that they no longer
         stand for the unlabelled ones of their classes; but the n images that look newest can be as sure as the n newest were.
         """
-        self._move(feature, label)
+        self._move(feature, label, group)
         free = label < 0
         at = torch.linspace(0, 1, KNOTS, device=feature.device, dtype=torch.float64)
-        place = self.vote(feature)[free].double().quantile(at)
+        place = self.vote(feature, group)[free].double().quantile(at)
         self.curve.copy_(torch.stack([place, novelty[free].double().quantile(1 - at)]))
 
-    def _move(self, feature: Tensor, label: Tensor) -> Tensor:
-        """Take these images as voters; returns r_c (M,)."""
-        chosen = torch.arange(len(label), device=label.device)
-        if len(label) > len(self.votes):
-            drawn = torch.randperm(len(label), generator=torch.Generator().manual_seed(0))
-            chosen = drawn[: len(self.votes)].sort().values.to(label.device)
+    def _move(self, feature: Tensor, label: Tensor, group: Tensor | None) -> Tensor:
+        """Let these images vote, as their labels say; returns r_c (M,)."""
+        chosen = self.take(feature, group)
+        voter = label[chosen]
+        labelled = voter >= 0
+        rates = class_rates(self.nearest(feature[chosen][labelled], NEAR), voter, voter[labelled])
+        self.votes.zero_()
+        self.votes[labelled] = rates.to(self.votes)[voter[labelled]]
+        return rates
+
+    def take(self, feature: Tensor, group: Tensor | None = None) -> Tensor:
+        """Take these images as voters, or a random part of them; returns which (V,)."""
+        chosen = torch.arange(len(feature), device=feature.device)
+        if len(feature) > len(self.points):
+            drawn = torch.randperm(len(feature), generator=torch.Generator().manual_seed(0))
+            chosen = drawn[: len(self.points)].sort().values.to(feature.device)
         mean, axes = principal_axes(feature, self.axes.shape[1])
         self.mean.copy_(mean)
         self.axes.copy_(axes)
         self.points.copy_(self.place(feature[chosen]))
-        voter = label[chosen]
-        labelled = voter >= 0
-        rates = class_rates(self._nearest(feature[chosen][labelled], NEAR), voter, voter[labelled])
-        self.votes.zero_()
-        self.votes[labelled] = rates.to(self.votes)[voter[labelled]]
-        return rates
+        self.groups.copy_(-torch.ones_like(chosen) if group is None else group[chosen])
+        return chosen
 
     def place(self, feature: Tensor) -> Tensor:
         """(N, width) -> (N, axes), unit rows."""
         return normalize((feature - self.mean) @ self.axes, dim=1)
 
-    def vote(self, feature: Tensor) -> Tensor:
-        """E / (E + U): (N, width) -> (N,), small where unlabelled images are more than labelled ones explain."""
-        found = [self._vote(part) for part in feature.split(BLOCK)]
-        return torch.cat(found) if found else feature.new_zeros(0)
+    def vote(self, feature: Tensor, group: Tensor | None = None) -> Tensor:
+        """E / (E + U): (N, width) -> (N,), small where unlabelled images are more than labelled ones explain.
 
-    def _vote(self, feature: Tensor) -> Tensor:
-        who = self._nearest(feature, VOTERS)
-        weight = torch.exp(-torch.arange(who.shape[1], device=who.device) / DECAY)
+        group: (N,) as in `fit`; without it, that of the voter which is the image itself.
+        """
+        who = self.nearest(feature, VOTERS, group)
+        weight = rank_weights(who, DECAY)
         votes = torch.where(who >= 0, self.votes[who.clamp_min(0)], -1.0)
         expected = (weight * votes.clamp_min(0)).sum(1)
         unlabelled = (weight * (votes == 0)).sum(1)
         return expected / (expected + unlabelled).clamp_min(1e-12)
 
-    def _nearest(self, feature: Tensor, count: int) -> Tensor:
-        """Numbers of the nearest voters, nearest first, without the image itself: (N, width) -> (N, count), -1 for none."""
+    def nearest(self, feature: Tensor, count: int, group: Tensor | None = None) -> Tensor:
+        """The nearest voters, nearest first, without the image itself and its group: (N, width) -> (N, count), -1: none."""
         points = normalize(self.points.float(), dim=1)
         parts = []
-        for part in feature.split(BLOCK):
+        for start, part in zip(range(0, len(feature), BLOCK), feature.split(BLOCK), strict=False):
             similarity = self.place(part) @ points.T
-            similarity = similarity.masked_fill(similarity > 1 - COPY, -torch.inf)
-            best = similarity.topk(min(count, len(points)), dim=1)
+            most = similarity.max(1)
+            own = torch.where(most.values > 1 - COPY, self.groups[most.indices], -1)
+            if group is not None:
+                own = group[start : start + BLOCK].to(own)
+            hidden = (similarity > 1 - COPY) | ((own >= 0)[:, None] & (self.groups == own[:, None]))
+            best = similarity.masked_fill(hidden, -torch.inf).topk(min(count, len(points)), dim=1)
             parts.append(torch.where(best.values == -torch.inf, -1, best.indices))
         return torch.cat(parts) if parts else torch.empty(0, count, dtype=torch.int64, device=feature.device)
 
@@ -158,8 +172,16 @@ def class_rates(near: Tensor, voter: Tensor, own: Tensor) -> Tensor:
     """r_c, how many unlabelled images each labelled one of a class stands for, relative to the mean class: -> (M,).
 
     near: (L, n) neighbours of the labelled images, -1 for none; voter: (N,) labels of all who vote; own: (L,) their own labels.
-    Judged at the labelled images that lie deepest in their class, where few neighbours are of other classes. All 1 unless
-    the classes differ a lot: from few images the rates are too rough to be of use.
+    All 1 unless the classes differ a lot: from few images the rates are too rough to be of use.
+    """
+    log_rate, spread = log_rates(near, voter, own)
+    return log_rate.exp() if spread > UNEVEN else torch.ones_like(log_rate)
+
+
+def log_rates(near: Tensor, voter: Tensor, own: Tensor) -> tuple[Tensor, float]:
+    """log r_c (M,) and its standard deviation over the classes; arguments as for `class_rates`.
+
+    Judged at the labelled images that lie deepest in their class, where few neighbours are of other classes.
     """
     classes = int(voter.max()) + 1
     label = torch.where(near >= 0, voter[near.clamp_min(0)], classes)
@@ -176,8 +198,12 @@ def class_rates(near: Tensor, voter: Tensor, own: Tensor) -> Tensor:
     mean = mean / mean.sum()
     log_rate = ((rates[:, 0] + 1 + SHRINKAGE * mean[0]) / (rates[:, 1] + 1 + SHRINKAGE * mean[1])).log()
     log_rate = torch.where(there, log_rate - log_rate[there].mean() if there.any() else 0.0, 0.0)
-    spread = float(log_rate[there].std(correction=0)) if there.any() else 0.0
-    return log_rate.exp() if spread > UNEVEN else torch.ones_like(log_rate)
+    return log_rate, float(log_rate[there].std(correction=0)) if there.any() else 0.0
+
+
+def rank_weights(who: Tensor, decay: float) -> Tensor:
+    """The weight of each vote, nearest first: (N, count) -> (count,)."""
+    return torch.exp(-torch.arange(who.shape[1], device=who.device) / decay)
 
 
 def calibrated(

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from debgcd.data.contents import read_contents
+from debgcd.data.crop import Picture
 from debgcd.data.draws import uniform
 from debgcd.data.loader import Images, Item, from_files, load_batches
 from debgcd.data.sampler import Draws
@@ -104,7 +105,7 @@ def _rows(views: ViewsConfig, kinds: Kinds) -> int:
 
 def open_bank(
     backbone: Backbone,
-    paths: Sequence[Path],
+    paths: Sequence[Picture],
     views: ViewsConfig,
     cache: Path,
     workers: int,
@@ -121,7 +122,7 @@ def open_bank(
 
 def has_bank(
     backbone: Backbone,
-    paths: Sequence[Path],
+    paths: Sequence[Picture],
     views: ViewsConfig,
     cache: Path,
     kinds: Kinds = TWO_PLAIN,
@@ -132,7 +133,7 @@ def has_bank(
 
 
 def missing_views(
-    backbone: Backbone, paths: Sequence[Path], views: ViewsConfig, cache: Path, kinds: Kinds = TWO_PLAIN
+    backbone: Backbone, paths: Sequence[Picture], views: ViewsConfig, cache: Path, kinds: Kinds = TWO_PLAIN
 ) -> int:
     """How many bytes `open_bank` would write."""
     recipe = _recipe(backbone, paths, views, kinds, cache, 0, lambda done, total: None)
@@ -141,7 +142,7 @@ def missing_views(
 
 def _recipe(
     backbone: Backbone,
-    paths: Sequence[Path],
+    paths: Sequence[Picture],
     views: ViewsConfig,
     kinds: Kinds,
     cache: Path,

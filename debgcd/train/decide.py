@@ -19,6 +19,7 @@ from torch import Tensor
 
 from debgcd import config as configuration
 from debgcd.cluster.estimate_k import Estimate, Way, estimate_k
+from debgcd.data.crop import Picture
 from debgcd.data.image_cache import decide_image_cache
 from debgcd.data.manifest import Manifest
 from debgcd.errors import DataError, UsageError
@@ -168,7 +169,7 @@ def run_backbone(run: Run) -> Backbone:
 
 
 def decide_bank(
-    method: type[Method], backbone: Backbone, paths: Sequence[Path], views: ViewsConfig, cache: Path
+    method: type[Method], backbone: Backbone, paths: Sequence[Picture], views: ViewsConfig, cache: Path
 ) -> bool:
     """Whether the run has a view bank; "auto" takes one if it is there or fits into half of the free disk."""
     if views.bank == "off" or views.fresh == 1:

@@ -79,7 +79,8 @@ def train(run: Run, setup: Setup) -> None:
     config, network, method = run.config, setup.network, setup.method
     long = length(config.schedule, len(setup.label), method.trains)
     optimiser = sgd(network, config.schedule) if method.trains else None
-    context = Context(network, setup.features, torch.from_numpy(setup.taught).to(setup.device))
+    label, group = (torch.from_numpy(ids).to(setup.device) for ids in (setup.taught, run.manifest.training_groups))
+    context = Context(network, setup.features, label, group)
     utilisation = Utilisation(run.manifest, setup)
     measurable = run.manifest.has_truth
     choosy = measurable and config.model_kept == "best-old"

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor
 
 from debgcd import config as configuration
+from debgcd.data.crop import Picture
 from debgcd.data.decode import Unusable, short_side
 from debgcd.data.manifest import Manifest
 from debgcd.data.sampler import Draws
@@ -43,7 +43,7 @@ PER_IMAGE, LEAST, MOST = 0.15, 60, 3000  # steps; the most only without a GPU
 WORK = {"lite0": 1.0, "lite1": 1.3, "lite2": 1.5}  # multiply-adds per pixel compared with lite0
 
 
-def settle(config: Config, paths: Sequence[Path]) -> Config:
+def settle(config: Config, paths: Sequence[Picture]) -> Config:
     """The configuration with numbers for views.size, views.resize and schedule.steps where they are auto."""
     views, schedule = config.views, config.schedule
     alone = pick_device(config.run.device).type == "cpu"
@@ -58,7 +58,7 @@ def settle(config: Config, paths: Sequence[Path]) -> Config:
     return replace(config, views=views, schedule=schedule)
 
 
-def _size(config: Config, paths: Sequence[Path], alone: bool) -> int:
+def _size(config: Config, paths: Sequence[Picture], alone: bool) -> int:
     """The side of the crop that suits the backbone, the images and the quality."""
     if config.backbone.name not in VARIANTS:
         return VIT_SIZE
@@ -68,7 +68,7 @@ def _size(config: Config, paths: Sequence[Path], alone: bool) -> int:
     return MANY_SIZE if quality == "balanced" and alone and len(paths) > MANY else SIZE[quality]
 
 
-def _median_short_side(paths: Sequence[Path]) -> float:
+def _median_short_side(paths: Sequence[Picture]) -> float:
     """Of some of the images, evenly spaced; only their headers are read."""
     sides = []
     for i in np.linspace(0, len(paths) - 1, min(LOOKED_AT, len(paths)), dtype=int):
@@ -123,7 +123,7 @@ def decides(asked: Config) -> bool:
     return asked.quality is not None and asked.start is None and "auto" in (asked.views.size, asked.schedule.steps)
 
 
-def levels(asked: Config, decided: Config, paths: Sequence[Path], cost: Cost) -> dict[Quality, Level]:
+def levels(asked: Config, decided: Config, paths: Sequence[Picture], cost: Cost) -> dict[Quality, Level]:
     """What each quality would cost, by scaling with pixels and steps; empty where the quality decides nothing.
 
     asked: the configuration before it was decided.

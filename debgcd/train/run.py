@@ -11,6 +11,7 @@ from pathlib import Path
 
 from debgcd import config as configuration
 from debgcd.data.contents import Contents
+from debgcd.data.crop import Picture
 from debgcd.data.manifest import Manifest, read_manifest, write_manifest, write_skipped
 from debgcd.errors import DataError, UsageError
 from debgcd.files import lock, write_json, write_text
@@ -67,6 +68,7 @@ class Run:
         if self.config.model_kept == "best-old":
             settings["eval_every"] = how["eval_every"]  # which epochs are candidates
         rows = [[str(path) for path in self.manifest.paths], self.manifest.labels, self.manifest.splits]
+        rows += [self.manifest.groups] if any(self.manifest.groups) else []
         return hashlib.sha256(json.dumps([settings, rows]).encode()).hexdigest()
 
     @property
@@ -161,5 +163,5 @@ def require_same_images(run: Run, contents: Contents) -> None:
     contents.require_same([sha256 for sha256, _, _ in lines], place)
 
 
-def _one_line(path: Path) -> str:
+def _one_line(path: Picture) -> str:
     return str(path).encode("unicode_escape").decode("ascii") if "\n" in str(path) or "\r" in str(path) else str(path)

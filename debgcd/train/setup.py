@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from debgcd.data.crop import Picture
 from debgcd.data.draws import uniform
 from debgcd.data.image_cache import open_image_cache
 from debgcd.data.loader import Images, default_workers, from_files
@@ -44,7 +45,7 @@ class Setup:
     label: NDArray[np.int64]  # (N,), -1 where unlabelled
     held: NDArray[np.bool_]  # (N,) labelled images whose labels training never sees
     known: int
-    paths: Sequence[Path]  # (N,)
+    paths: Sequence[Picture]  # (N,)
 
     @property
     def device(self) -> torch.device:
@@ -101,21 +102,28 @@ def prepare(run: Run, backbone: Backbone, tokens: Tokens) -> Setup:
     assert run.config.k is not None
     method = create(run.config, Sizes(backbone.width, run.config.k, known, len(label)))
     network = build(method, backbone).to(pick_device(run.config.run.device))
-    held = held_out(label, run.config.run.held_out, run.config.seed) if method.trains else np.zeros(len(label), bool)
+    share, group = run.config.run.held_out if method.trains else 0.0, run.manifest.training_groups
+    held = held_out(label, share, run.config.seed, group)
     return Setup(network, method, tokens, label, held, known, run.manifest.training_paths)
 
 
-def held_out(label: NDArray[np.int64], share: float, seed: int) -> NDArray[np.bool_]:
+def held_out(
+    label: NDArray[np.int64], share: float, seed: int, group: NDArray[np.int64] | None = None
+) -> NDArray[np.bool_]:
     """Which labelled images the loss never sees: this share of each class that has labels to spare; (N,).
 
-    Their number is the same for every seed, their choice is not.
+    Their number is the same for every seed, their choice is not; but a group (N,), -1 for none, is held out as a whole or not.
     """
-    held = np.zeros(len(label), dtype=bool)
-    order = uniform(seed, "held out", np.arange(len(label)))
+    held, scene = np.zeros(len(label), dtype=bool), np.arange(len(label))
+    if group is not None:  # the first image of a group stands for all
+        first, of = np.unique(np.where(group >= 0, group, -1 - scene), return_index=True, return_inverse=True)[1:]
+        scene = first[of]
+    order = uniform(seed, "held out", scene)
     for name in np.unique(label[label >= 0]):
         rows = np.flatnonzero(label == name)
         if len(rows) >= FEWEST_LABELS:
             held[rows[np.argsort(order[rows])[: int(share * len(rows))]]] = True
+    held &= ~np.isin(scene, scene[(label >= 0) & ~held])
     return held if held.sum() >= FEWEST_HELD else np.zeros_like(held)
 
 
@@ -133,7 +141,7 @@ def build(method: Method, backbone: Backbone) -> Network:
     return network
 
 
-def finite_features(network: Network, tokens: Tokens, paths: Sequence[Path]) -> Tensor:
+def finite_features(network: Network, tokens: Tokens, paths: Sequence[Picture]) -> Tensor:
     """(N, width) of the centre crops of these images; refused where they are not finite, before that spreads."""
     found = features(network, tokens.centre(np.arange(len(paths))))
     broken = (~found.isfinite().all(1)).nonzero()[:, 0].tolist()
@@ -145,7 +153,7 @@ def finite_features(network: Network, tokens: Tokens, paths: Sequence[Path]) -> 
     return found
 
 
-def frozen_features(backbone: Backbone, tokens: Tokens, paths: Sequence[Path]) -> Tensor:
+def frozen_features(backbone: Backbone, tokens: Tokens, paths: Sequence[Picture]) -> Tensor:
     """(N, width) of all training images' centre crops before any training, standardised where the backbone needs it."""
     network = Network(backbone, nn.ModuleDict()).to(backbone.pixel_mean.device)
     raw = finite_features(network, tokens, paths)

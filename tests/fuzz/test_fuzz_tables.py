@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +16,26 @@ import pyarrow.parquet
 import pytest
 from fuzzing import GIGABYTE, damaged, fuzz, peak_in_a_child, survives, values
 from hypothesis import assume, given
+from PIL import Image
 
+from debgcd.data.crop import Box, Crop
+from debgcd.data.decode import Unusable, decode
 from debgcd.data.manifest import read_manifest, scan
 
-COLUMNS = ["path", "label", "truth", "split", "group"]
+COLUMNS = ["path", "label", "truth", "split", "group", "x", "y", "w", "h"]
 CSV = [
     b"path,label,truth,split,group\na.png,cat,cat,train,\nb.png,,dog,test,1\n",
     b'\xef\xbb\xbfpath;label\r\n"a ""b"".png";c\xc3\xa4t\r\nc.png;\r\n',
     b"path\tlabel\na.png\t-1\n../b.png\t\n\n",
+    b"path,label,truth,split,group,x,y,w,h\nbox.png,cat,,,1,0,0.5,4,5.25\nbox.png,,,,1,8,8,8,8\nbox.png,,,,,,,,\n",
 ]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("fuzz")
+    folder = tmp_path_factory.mktemp("fuzz")
+    Image.new("RGB", (16, 16), "red").save(folder / "box.png")
+    return folder
 
 
 @fuzz
@@ -41,7 +49,8 @@ def test_damaged_csv(folder: Path, content: bytes) -> None:
 
 @fuzz
 @given(
-    rows=st.lists(st.lists(st.text(max_size=10), min_size=1, max_size=5), max_size=4), delimiter=st.sampled_from(",;\t")
+    rows=st.lists(st.lists(st.text(max_size=10), min_size=1, max_size=len(COLUMNS)), max_size=4),
+    delimiter=st.sampled_from(",;\t"),
 )
 def test_csv_of_any_texts(folder: Path, rows: Sequence[Sequence[str]], delimiter: str) -> None:
     lines = [delimiter.join(f'"{cell}"' for cell in row) for row in [COLUMNS, *rows]]
@@ -57,7 +66,9 @@ def parquet(folder: Path, columns: dict[str, list[Any]], **options: Any) -> byte
 def originals(folder: Path) -> list[bytes]:
     rows = {"path": ["a.png", "b.png"], "label": ["cat", None], "split": ["train", "train"]}
     numbers = {"path": ["a.png"], "label": [3], "truth": [2.5], "__index_level_0__": [0]}
+    boxes = {"path": ["box.png", "box.png"], "x": [0, 1], "y": [0.5, None], "w": [3, 4], "h": ["5", "6"]}
     return [
+        parquet(folder, boxes),
         parquet(folder, rows),
         parquet(folder, rows, compression="none"),
         parquet(folder, numbers, use_dictionary=False),
@@ -77,7 +88,7 @@ def test_damaged_parquet(folder: Path) -> None:
 
 
 @fuzz
-@given(columns=st.dictionaries(st.sampled_from([*COLUMNS, "Path", ""]), values, min_size=1, max_size=4))
+@given(columns=st.dictionaries(st.sampled_from([*COLUMNS, "Path", ""]), values, min_size=1, max_size=6))
 def test_parquet_of_any_values(folder: Path, columns: dict[str, Any]) -> None:
     try:
         table = pyarrow.table({name: [value] for name, value in columns.items()})
@@ -85,6 +96,25 @@ def test_parquet_of_any_values(folder: Path, columns: dict[str, Any]) -> None:
     except (pyarrow.ArrowException, OverflowError, UnicodeEncodeError, TypeError):
         assume(False)
     survives(lambda: read_manifest(folder / "m.parquet"))
+
+
+SIDES = st.floats() | st.floats(-20, 20) | st.integers(-20, 20).map(float)
+
+
+@fuzz
+@given(box=st.tuples(SIDES, SIDES, SIDES, SIDES), small=st.booleans())
+def test_any_box(folder: Path, box: Box, small: bool) -> None:
+    with suppress(Unusable):  # and nothing else
+        found = decode(Crop(folder / "box.png", box), 1 if small else None)
+        assert 1 <= found.shape[0] <= min(16, box[3] + 1) and 1 <= found.shape[1] <= min(16, box[2] + 1)
+
+
+@fuzz
+@given(cells=st.tuples(*[st.text(max_size=4) | SIDES.map(str) | st.just("")] * 4))
+def test_boxes_of_any_texts(folder: Path, cells: tuple[str, ...]) -> None:
+    with open(folder / "b.csv", "w", encoding="utf-8", errors="surrogatepass", newline="") as file:
+        csv.writer(file, quoting=csv.QUOTE_ALL).writerows([["path", *"xywh"], ["box.png", *cells]])
+    survives(lambda: scan(read_manifest(folder / "b.csv"), workers=0))
 
 
 NAMES = st.sampled_from(["labelled", "unlabelled", "_unlabelled", "a.png", "b.jpg", "c", " ", "Thumbs.db", ".x", "-1"])

@@ -69,6 +69,17 @@ def test_labels_are_held_out_where_a_class_has_some_to_spare() -> None:
     assert not held_out(label[:60], 0.1, 0).any()  # six images say nothing
 
 
+def test_a_group_is_held_out_as_a_whole_or_not() -> None:
+    label = np.repeat([0, 1, -1], [60, 60, 30])
+    group = np.where(np.arange(150) % 10 < 7, np.arange(150) // 10, -1)
+    group[[55, 65]] = 99  # two classes in one scene
+    held = held_out(label, 0.3, 0, group)
+    assert 24 <= held.sum() <= 36 and not held[label < 0].any()
+    assert any(held[group == name].any() for name in range(12))
+    for name in np.unique(group[group >= 0]):
+        assert len(set(held[(group == name) & (label >= 0)])) <= 1
+
+
 def test_a_run_is_looked_at_before_its_first_step_and_six_times_after(
     train: Callable[..., object], shared_csv: Path, tmp_path: Path
 ) -> None:
