@@ -10,10 +10,8 @@ never was.
 
 from __future__ import annotations
 
-import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -38,11 +36,8 @@ from debgcd.train.finish import evaluate, evaluate_during_training, finish, prun
 from debgcd.train.health import Watch
 from debgcd.train.run import Run
 from debgcd.train.setup import Setup
+from debgcd.train.stop import Interrupted, stop_requests
 from debgcd.train.watch import Metrics, Utilisation
-
-
-class Interrupted(KeyboardInterrupt):
-    """The run was asked to stop; it was saved and can be resumed."""
 
 
 @dataclass(frozen=True)
@@ -283,24 +278,3 @@ def _not_finite(run: Run, number: int, observed: Observed, images: NDArray[np.in
         f"other images (all in {report}); the last good checkpoint is {saved[-1] if saved else 'none yet'}; "
         "try a smaller schedule.lr in a new run"
     )
-
-
-@contextmanager
-def stop_requests() -> Iterator[threading.Event]:
-    """An event that Ctrl-C or a termination signal sets, so that a step is never cut in two; a second one stops at once."""
-    stop = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop  # only the main thread can handle signals
-        return
-
-    def request(number: int, frame: object) -> None:
-        if stop.is_set() and not ranks.launched():  # a launcher may pass a signal on that arrived here, too
-            raise KeyboardInterrupt
-        stop.set()
-
-    before = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

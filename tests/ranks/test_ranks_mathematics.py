@@ -59,7 +59,7 @@ def trained(
     """The gradients of the first step, and the state after STEPS, as this rank has them."""
     network = network.to(kind)
     label = np.where(np.arange(IMAGES) % 2 == 0, np.arange(IMAGES) % KNOWN, -1)
-    setup = Setup(network, method, None, label, KNOWN, ())  # type: ignore[arg-type]
+    setup = Setup(network, method, None, label, np.zeros(IMAGES, bool), KNOWN, ())  # type: ignore[arg-type]
     optimiser, views = loop.sgd(network, config.schedule), len(method.views)
     for step in range(STEPS):
         numbers = step * IMAGES + np.arange(IMAGES)
