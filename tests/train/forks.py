@@ -41,11 +41,9 @@ def ranked(
 
     Their exit codes, or minus signals; what they print is in folder/rank-0.log, ...
     """
-    from torch.distributed import TCPStore
-
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    host, port = _store_host()
     common = {"WORLD_SIZE": str(len(works)), "LOCAL_WORLD_SIZE": str(len(works)), "MASTER_ADDR": "127.0.0.1"}
-    common |= {"MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True", "GLOO_SOCKET_IFNAME": "lo"}
+    common |= {"MASTER_PORT": port, "TORCHELASTIC_USE_AGENT_STORE": "True", "GLOO_SOCKET_IFNAME": "lo"}
 
     def placed(rank: int, work: Callable[[], int]) -> Callable[[], int]:
         def run() -> int:
@@ -71,7 +69,27 @@ def ranked(
                 os.kill(child, signal.SIGKILL)
             assert told, f"the ranks did not end in {seconds} s: {said(folder, len(works))}"
         time.sleep(0.005)
+    os.kill(host, signal.SIGKILL)
+    os.waitpid(host, 0)
     return [codes[rank] for rank in range(len(works))]
+
+
+def _store_host() -> tuple[int, str]:
+    """A process with the store that torchrun would have, and its port: with its thread here, a fork could copy a held lock."""
+    from torch.distributed import TCPStore
+
+    read, write = os.pipe()
+    host = os.fork()
+    if not host:
+        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        os.write(write, str(store.port).encode())
+        while True:
+            signal.pause()
+    try:
+        return host, os.read(read, 10).decode()
+    finally:
+        os.close(read)
+        os.close(write)
 
 
 def said(folder: Path, ranks: int) -> list[str]:
