@@ -32,7 +32,7 @@ SOAK = bool(os.environ.get("DEBGCD_SOAK"))  # make soak: every step, either rank
 def together(words: Sequence[object], folder: Path, count: int = 2, hooks: dict[int, Hook] | None = None) -> list[int]:
     """The command on so many ranks; `hooks` plants what goes wrong, by rank."""
     folder.mkdir(exist_ok=True)
-    return ranked([command(words, (hooks or {}).get(i)) for i in range(count)], folder)
+    return ranked([command(words, (hooks or {}).get(i)) for i in range(count)], folder, grace=2)
 
 
 def sentences(folder: Path, count: int = 2) -> list[str]:
@@ -109,8 +109,11 @@ def test_fresh_views_and_an_estimated_k(job: Job, shared_csv: Path, tmp_path: Pa
             assert together(words, tmp_path / "logs") == [0, 0], said(tmp_path / "logs", 2)
     one, two = (scores(run) for run in runs.values())
     assert one == two and one["k"] >= 2
-    first = [json.loads((run / "metrics.jsonl").read_text().splitlines()[0]) for run in runs.values()]
-    assert first[0]["loss"] == pytest.approx(first[1]["loss"], rel=1e-4)
+    one, two = (
+        [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()] for run in runs.values()
+    )
+    losses = [[line["loss"] for line in lines if "loss" in line] for lines in (one, two)]
+    assert len(losses[0]) == 3 and losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 
 def test_more_ranks_than_images_in_a_batch(shared_csv: Path, job: Job, tmp_path: Path) -> None:
@@ -149,7 +152,7 @@ def fail() -> None:
 
 
 FAULTS: dict[str, Callable[[], Any]] = {"kill": die, "raise": fail, "hang": hang}
-SOME = [("kill", 5, 1), ("raise", 4, 0), ("hang", 8, 1)]
+SOME = [("hang", 8, 1)]  # torchrun's test below kills one, those of bad input raise
 ALL = [(fault, step, rank) for fault in FAULTS for step in range(1, STEPS + 1) for rank in range(2)]
 
 
@@ -160,7 +163,7 @@ def test_a_rank_that_fails_ends_all_and_nothing_is_lost(
     run = tmp_path / "run"
     begun = time.monotonic()
     hook = at_call("debgcd.train.loop.step", step, FAULTS[fault])
-    patience = 6 if fault == "hang" else 600
+    patience = 3 if fault == "hang" else 600
     codes = together(job.words(run, run__timeout=patience), tmp_path / "failed", hooks={rank: hook})
     assert time.monotonic() - begun < 60
     assert all(codes), codes
@@ -188,6 +191,7 @@ def test_a_signal_to_one_rank_stops_all_after_one_checkpoint(job: Job, tmp_path:
     job.resume(run, tmp_path / "resumed")
 
 
+@pytest.mark.skipif(not SOAK, reason="make soak")
 def test_another_number_of_ranks_goes_on_and_says_so(job: Job, tmp_path: Path) -> None:
     run = tmp_path / "run"
     hook = at_call("debgcd.train.loop.step", 5, lambda: os.kill(os.getpid(), signal.SIGTERM))
