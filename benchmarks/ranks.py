@@ -147,7 +147,7 @@ def rows() -> dict[str, float]:
     names = categories([f"class {i:05d}" for i in range(CATEGORIES // 2)], CATEGORIES)
     paths = [Path(f"{i}.jpg") for i in range(ROWS)]
     begun = time.perf_counter()
-    text = predictions_csv(prediction_table(paths, said, names))
+    text = predictions_csv(prediction_table(paths, said, names, None))
     ours, begun = time.perf_counter() - begun, time.perf_counter()
     looped = loop_form(paths[: ROWS // 10], said, names)
     assert text.startswith(looped)
@@ -163,7 +163,7 @@ def loop_form(paths: list[Path], said: Inference, names: list[Category]) -> str:
         row += [f"{float(said.probability[i, 0]):.6f}", f"{float(said.novelty[i]):.6f}"]  # type: ignore[index]
         for rank in range(3):
             row += [names[said.top[i, rank]].id, f"{float(said.probability[i, rank]):.6f}"]
-        table.append(row)
+        table.append([*row, ""])
     return csv_text(COLUMNS, table)
 
 

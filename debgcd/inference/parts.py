@@ -123,6 +123,7 @@ def _type(arrow: Any, name: str) -> Any:
     kinds = {
         "category": arrow.int64(),
         "known": arrow.bool_(),
+        "looks_new": arrow.bool_(),
         "confidence": arrow.float32(),
         "novelty": arrow.float32(),
     }

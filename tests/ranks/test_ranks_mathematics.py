@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from forks import ranked, said
-from little import KNOWN, TOKENS, Little, made, method_of
+from little import KNOWN, TOKENS, WIDTH, Little, context, made, method_of
 from little import config as little_config
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -18,7 +18,7 @@ from torch import Tensor
 from debgcd import config as configuration
 from debgcd import ranks
 from debgcd.data.sampler import Draws
-from debgcd.methods import METHODS
+from debgcd.methods import METHODS, extras
 from debgcd.methods.base import Batch, Loss, Method, head_weight
 from debgcd.methods.simgcd import SimGCD
 from debgcd.model.network import Network
@@ -86,6 +86,13 @@ def every(kind: torch.dtype) -> dict[str, Tensor]:
     for name, preset in CASES:
         config = chosen(name, preset)
         add(f"{name}-{preset}", *made(config), config)
+    config = little_config(extras={"eagc": True, "bia_weight": 0.1})  # changes the gradient of the feature
+    network, method = made(config)
+    label = torch.arange(12) % KNOWN
+    extras.begin(
+        method, context(network, lambda: torch.randn(12, WIDTH, generator=torch.Generator().manual_seed(0)), label)
+    )
+    add("extras", network, method, config)
     config = little_config(method="simgcd")
     method = Regularised(config, method_of(config).sizes)
     add("regularised", build(method, Little()), method, config)
