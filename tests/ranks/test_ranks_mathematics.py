@@ -86,7 +86,9 @@ def every(kind: torch.dtype) -> dict[str, Tensor]:
     for name, preset in CASES:
         config = chosen(name, preset)
         add(f"{name}-{preset}", *made(config), config)
-    config = little_config(extras={"eagc": True, "bia_weight": 0.1})  # changes the gradient of the feature
+    config = little_config(
+        extras={"eagc_align": 0.7, "eagc_project": 0.5, "bia_weight": 0.1}
+    )  # changes the gradient of the feature
     network, method = made(config)
     label = torch.arange(12) % KNOWN
     extras.begin(
