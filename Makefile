@@ -28,9 +28,10 @@ lint: setup
 test: lint
 	$(BIN)/pytest
 
-# 10 000 damaged inputs per reader, others each time; `make test` has 150 each
+# 10 000 damaged inputs per reader, others each time (`make test` has 150 each); faults of ranks at every step
 soak: setup
 	DEBGCD_FUZZ=10000 $(BIN)/pytest tests/fuzz
+	DEBGCD_SOAK=1 $(BIN)/pytest tests/ranks
 
 clean:
 	rm -rf .venv build dist *.egg-info demo-run .pytest_cache .mypy_cache .ruff_cache .hypothesis

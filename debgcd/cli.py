@@ -10,11 +10,11 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
-from debgcd import __version__
+from debgcd import __version__, ranks
 from debgcd.commands import bench, check, config, demo, estimate_k, evaluate, fetch, methods, predict, reproduce, train
 from debgcd.errors import DataError, DebgcdError, UsageError
 from debgcd.progress import say
@@ -41,6 +41,8 @@ PLACES = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, er
 UNWRITTEN = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 PLACES |= {errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
 
+RANKED = (train.train, train.resume, evaluate.evaluate, predict.predict, reproduce.reproduce)  # work on several ranks
+
 FLAGS = {  # phrase in a library message -> (attribute of the options, flag)
     "choose another run directory": ("out", "-o"),
     "choose another output folder": ("out", "-o"),
@@ -66,12 +68,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not _has_working_directory():  # numerical libraries abort there
         return _complain("the working directory was deleted; change to a folder that exists", DataError.exit_code)
     try:
-        with _termination_as_interrupt():
+        if options.command not in RANKED:  # one process does it, with nobody to wait for
+            return 0 if ranks.launched() and os.environ["RANK"] != "0" else _do(options)
+        with ranks.joined():
+            return _do(options)
+    except DebgcdError as error:
+        return _complain(str(error), error.exit_code)
+
+
+def _do(options: argparse.Namespace) -> int:
+    """Run the command, and say what went wrong."""
+    try:
+        with _termination_as_interrupt(), _results_of_the_first_rank():
             options.command(options)
-        sys.stdout.flush()  # here, where what goes wrong can still be said
+            sys.stdout.flush()  # here, where what goes wrong can still be said
+            ranks.meet()
         return 0
     except DebgcdError as error:
-        return _complain(_with_flags(str(error), options), error.exit_code)
+        again = _how_to_go_on(options) if isinstance(error, ranks.Lost) else ""
+        return _complain(_with_flags(str(error), options) + again, error.exit_code)
     except KeyboardInterrupt:
         again = "; to start again, repeat the command" if options.command is train.train else ""
         return _complain(f"stopped{_how_to_go_on(options) or again}", 130)
@@ -80,12 +95,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 128 + signal.SIGPIPE
     except OSError as error:
         if error.errno not in PLACES:
+            ranks.failed()
             raise
         where = f" {error.filename}" if error.filename else ""
         if error.filename is None and error.errno in UNWRITTEN:  # files that are written say their names
             where = " standard output"
             sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (nothing is left to be written at exit)
         return _complain(f"cannot use{where}: {error.strerror}; {_advice(error, options)}{_how_to_go_on(options)}", 3)
+    except BaseException:
+        ranks.failed()
+        raise
 
 
 def _with_flags(message: str, options: argparse.Namespace) -> str:
@@ -127,6 +146,16 @@ def _termination_as_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
+@contextmanager
+def _results_of_the_first_rank() -> Iterator[None]:
+    """Results go to standard output once, however many ranks there are."""
+    if not ranks.rank():
+        yield
+        return
+    with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
+        yield
+
+
 def _has_working_directory() -> bool:
     try:
         os.getcwd()
@@ -136,7 +165,8 @@ def _has_working_directory() -> bool:
 
 
 def _complain(text: str, code: int) -> int:
-    say(f"debgcd: {text}")
+    if ranks.failed():  # of several ranks, the first one whose error it is
+        say(f"debgcd: {text}", every_rank=True)
     return code
 
 

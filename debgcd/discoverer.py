@@ -137,7 +137,8 @@ class Discoverer(BaseEstimator):
     def table(self, X: Images) -> list[prediction.Prediction]:
         """One row per usable image with the columns of predictions.csv, ready for a data frame."""
         with tempfile.TemporaryDirectory(prefix="debgcd-") as folder:
-            return prediction.predict(self._fitted(), _listed(given_images(X), Path(folder))).rows
+            usable = prediction.usable_images(_listed(given_images(X), Path(folder)), None)
+            return prediction.prediction_rows(prediction.tabulate(self._fitted(), usable))
 
     @property
     def classes_(self) -> NDArray[Any]:

@@ -18,6 +18,7 @@ from debgcd.errors import UsageError
 
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 FORMULA = re.compile(r"'*[=+\-@\t\r]")  # after quotes, so that a text that begins with some can be read back
+SPECIAL = re.compile(r'[,"\r\n]')
 NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?")
 MAX_JSON = 16_000_000  # bytes: parsed, a text can take twenty times its size
 MAX_DEPTH = 20  # levels of nesting; code that walks through the values recurses as deep
@@ -106,6 +107,12 @@ def csv_text(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 def _harmless(text: str) -> str:
     return f"'{text}" if FORMULA.match(text) and not NUMBER.fullmatch(text) else text
+
+
+def csv_cell(text: str) -> str:
+    """One field of a row as `csv_text` writes it."""
+    text = _harmless(text)
+    return '"' + text.replace('"', '""') + '"' if SPECIAL.search(text) else text
 
 
 def csv_field(text: str) -> str:

@@ -9,6 +9,7 @@ import platform
 from pathlib import Path
 from typing import Any
 
+from debgcd import ranks
 from debgcd.errors import UsageError
 
 PACKAGES = (
@@ -64,9 +65,9 @@ def versions() -> dict[str, str]:
     return found
 
 
-def environment() -> dict[str, str]:
-    """environment.json of a run: platform and versions, to explain later why a number differs."""
-    return {"platform": platform.platform(), "cpu": platform.machine(), **versions()}
+def environment() -> dict[str, Any]:
+    """environment.json of a run: platform, versions and ranks, to explain later why a number differs."""
+    return {"platform": platform.platform(), "cpu": platform.machine(), "ranks": ranks.count(), **versions()}
 
 
 def facts() -> dict[str, Any]:

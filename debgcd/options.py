@@ -152,6 +152,9 @@ class RunConfig:
     checkpoint_every: int = option(200, "steps", 1, 10**9)
     keep: int = option(2, "checkpoints kept, the newest ones", 1, 10**6)
     tensorboard: bool = option(False, "write the metrics for TensorBoard too")
+    timeout: float = option(
+        600.0, "seconds that ranks wait for one without a sign of life; then all of them stop", 1, 10**6
+    )
     cache: str | None = option(None, "view banks, pixels, fetched weights; null: $DEBGCD_CACHE or ~/.cache/debgcd")
 
 

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Protocol
 
+from debgcd import ranks
+
 
 class Report(Protocol):
     """Reports progress; the note is a few words such as "loss 2.31 · 410 images/s"."""
@@ -29,8 +31,13 @@ def escaped(value: object) -> str:
     return CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), str(value))
 
 
-def say(text: str) -> None:
-    """Print a line to standard error, escaped, after blank lines if it begins with any; standard output is for results."""
+def say(text: str, every_rank: bool = False) -> None:
+    """Print a line to standard error, escaped, after blank lines if it begins with any; standard output is for results.
+
+    Of several ranks only rank 0 speaks, unless `every_rank`.
+    """
+    if ranks.rank() and not every_rank:
+        return
     line = text.lstrip("\n")
     try:
         print("\n" * (len(text) - len(line)) + escaped(line), file=sys.stderr, flush=True)
@@ -40,9 +47,12 @@ def say(text: str) -> None:
 
 @contextmanager
 def progress(what: str) -> Iterator[Report]:
-    """Report long work: `with progress("decoding") as report: report(3, 100)`. Nested work is silent."""
-    if _reporting.get():
-        yield lambda done, total, note="": None
+    """Report long work: `with progress("decoding") as report: report(3, 100)`. Nested work and other ranks are silent.
+
+    A report is also a sign of life for the ranks that wait for this one.
+    """
+    if _reporting.get() or ranks.rank():
+        yield lambda done, total, note="": ranks.alive()
         return
     begun = _reporting.set(True)
     try:
@@ -76,6 +86,7 @@ def _bar(what: str) -> Iterator[Report]:
         task = bar.add_task(what, total=None, note="")
 
         def report(done: int, total: int, note: str = "") -> None:
+            ranks.alive()
             bar.update(task, completed=done, total=total, note=note)
 
         yield report
@@ -88,6 +99,7 @@ def _lines(what: str) -> Iterator[Report]:
 
     def report(done: int, total: int, note: str = "") -> None:
         nonlocal last, first_done
+        ranks.alive()
         now = time.monotonic()
         first_done = done if first_done is None else first_done
         if now - last < SECONDS_BETWEEN_LINES and done < total:

@@ -4,17 +4,20 @@
     KEY.partial/                       the same, incomplete; `ends` lists only records that have been flushed to disk
 
 KEY is a hash of the facts, which name everything that the bytes depend on. If a process is killed, the next one continues
-after the last flushed record. If two processes need the same store, the second waits and uses what the first computed.
+after the last flushed record. If two processes need the same store, the second waits and uses what the first computed. The
+ranks of one job compute it together, a batch each in turn, and write into the same file; the bytes do not depend on how many.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import shutil
-from collections.abc import Callable, Generator, Sequence
-from contextlib import closing
+import socket
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from debgcd import __version__
+from debgcd import __version__, ranks
 from debgcd.errors import DataError
 from debgcd.files import FULL, amount, read_json, turn, write_bytes, write_json
 from debgcd.progress import say
@@ -61,8 +64,9 @@ class Recipe:
     facts: dict[str, Any]  # plain JSON
     count: int  # of records
     size: int  # approximate total in bytes
-    # Yields batches of records from this index on, which is 0 or the end of an earlier batch. The last bits of a result may
-    # depend on its batch, and a resumed store must equal one that was never interrupted.
+    # Yields batches of records from this index on, which is 0 or the end of an earlier batch; of several ranks, each yields
+    # the batches that are its turn. The last bits of a result may depend on its batch, and a resumed store must equal one
+    # that was never interrupted.
     compute: Callable[[int], Generator[Sequence[NDArray[Any]]]]
     check: Callable[[Store], bool]  # recompute a few records and compare them with the store
     otherwise: str  # the setting that turns it off, e.g. "views.bank: off"
@@ -91,26 +95,47 @@ def missing_bytes(folder: Path, recipe: Recipe) -> int:
 def open_store(folder: Path, recipe: Recipe) -> Store:
     """Open the store of this recipe in a folder of stores; compute it if it is missing or damaged."""
     place = folder / recipe.key
-    kept = _sound(place, recipe)
-    if kept is not None:  # no lock: the folder may be read-only for this process
-        return kept
-    folder.mkdir(parents=True, exist_ok=True)
-    with turn(folder, recipe.key, lambda: say(f"{recipe.what}: another run is computing it; waiting")):
-        while (kept := _sound(place, recipe)) is None:
-            if place.exists():
-                say(f"{recipe.what}: {place} is damaged or does not match its name; computing it again")
-                shutil.rmtree(place)
-            if not _compute(place, recipe):
-                kept = _read(place, recipe)
-                break
+    if not _sound(place, recipe):  # no lock until then: the folder may be read-only for this process
+        with _turn(folder, recipe):
+            while not _sound(place, recipe):
+                if ranks.rank() == 0 and place.exists():
+                    say(f"{recipe.what}: {place} is damaged or does not match its name; computing it again")
+                    shutil.rmtree(place)
+                if not _compute(place, recipe):
+                    break
+    kept = _read(place, recipe)
     if kept is None:
-        raise DataError(f"{place} was written but cannot be read back; check the disk, or choose another cache folder")
+        raise DataError(f"{place} was written but cannot be read {_back()}")
     return kept
 
 
-def _sound(place: Path, recipe: Recipe) -> Store | None:
-    kept = _read(place, recipe)
-    return kept if kept is not None and recipe.check(kept) else None
+def _back() -> str:
+    if ranks.rank() == 0:
+        return "back; check the disk, or choose another cache folder"
+    return (
+        f"by rank {ranks.rank()} on {socket.gethostname()}; choose another cache folder, on a disk that all ranks share"
+    )
+
+
+@contextmanager
+def _turn(folder: Path, recipe: Recipe) -> Iterator[None]:
+    """Rank 0 keeps other jobs out."""
+    if ranks.rank():
+        yield
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    with turn(folder, recipe.key, lambda: say(f"{recipe.what}: another run is computing it; waiting")):
+        yield
+
+
+def _sound(place: Path, recipe: Recipe) -> bool:
+    """Whether the store is there and what it should be; rank 0 looks."""
+
+    def look() -> bool:
+        kept = _read(place, recipe)
+        return kept is not None and recipe.check(kept)
+
+    return ranks.first(look)
 
 
 def _read(place: Path, recipe: Recipe) -> Store | None:
@@ -138,41 +163,59 @@ def _last(ends: NDArray[np.int64] | list[int]) -> int:
 def _compute(place: Path, recipe: Recipe) -> int:
     """Write all records and rename the folder; returns the number of records that an earlier, killed process had written."""
     partial = place.with_suffix(".partial")
-    ends: list[int] = _look(partial, recipe)[0].tolist()
-    first, safe = len(ends), _last(ends)
-    free = shutil.disk_usage(place.parent).free
-    if recipe.size - safe > free:
-        raise DataError(
-            f"the {recipe.what} needs {amount(recipe.size - safe)} in {place.parent} but only {amount(free)} is free; "
-            f"{_advice(recipe)}"
-        )
     try:
-        if not first:
-            _begin(partial, recipe)
+        first = ranks.first(lambda: _prepare(partial, recipe))
+        if not (partial / FACTS).is_file():
+            raise DataError(f"{partial} cannot be read {_back()}")
+        ends: list[int] = _look(partial, recipe)[0].tolist()
+        safe = _last(ends)
         with open(partial / RECORDS, "r+b") as file, closing(recipe.compute(first)) as batches:
-            file.truncate(safe)
-            file.seek(safe)
-            for batch in batches:
+            while len(ends) < recipe.count:
+                batch = next(batches, ())  # at the end some ranks have one more than others
+                rounds = ranks.objects([record.nbytes for record in batch])
+                assert any(rounds)
+                file.seek(_last(ends) + sum(map(sum, rounds[: ranks.rank()])))
                 for record in batch:
                     file.write(record.data)
-                    ends.append(_last(ends) + record.nbytes)
+                for size in itertools.chain(*rounds):
+                    ends.append(_last(ends) + size)
                 if _last(ends) - safe >= SAFE_EVERY or len(ends) == recipe.count:
                     file.flush()
                     os.fsync(file.fileno())  # the records must be on disk before the list that names them
-                    write_bytes(partial / ENDS, np.array(ends, "<i8").tobytes())
+                    ranks.meet()
+                    if ranks.rank() == 0:
+                        write_bytes(partial / ENDS, np.array(ends, "<i8").tobytes())
                     safe = _last(ends)
-        assert len(ends) == recipe.count
-        os.replace(partial, place)
+            assert next(batches, None) is None  # lets it end, and report its last batch
+        if ranks.rank() == 0:
+            os.replace(partial, place)
+        ranks.meet()
     except OSError as error:
         if error.errno not in FULL:
             raise
-        shutil.rmtree(partial, ignore_errors=True)  # leaving it would keep the disk full for everything else
+        if ranks.rank() == 0:
+            shutil.rmtree(partial, ignore_errors=True)  # leaving it would keep the disk full for everything else
         free = shutil.disk_usage(place.parent).free
         raise DataError(
             f"the {recipe.what} cannot be written to {place.parent} ({error.strerror}): it needs {amount(recipe.size)}, and "
             f"{amount(free)} is free; {_advice(recipe)}"
         ) from error
     return first
+
+
+def _prepare(partial: Path, recipe: Recipe) -> int:
+    """Make sure that there is room and a folder to go on with; returns how many records it holds."""
+    ends = _look(partial, recipe)[0]
+    free, missing = shutil.disk_usage(partial.parent).free, recipe.size - _last(ends)
+    if missing > free:
+        raise DataError(
+            f"the {recipe.what} needs {amount(missing)} in {partial.parent} but only {amount(free)} is free; "
+            f"{_advice(recipe)}"
+        )
+    if not len(ends):
+        _begin(partial, recipe)
+    os.truncate(partial / RECORDS, _last(ends))
+    return len(ends)
 
 
 def _begin(partial: Path, recipe: Recipe) -> None:

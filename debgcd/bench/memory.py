@@ -24,13 +24,13 @@ from debgcd.data.sampler import Sampler, half_labelled
 from debgcd.evaluate import score
 from debgcd.inference.infer import infer
 from debgcd.inference.model import categories
+from debgcd.inference.predict import prediction_table, predictions_csv
 from debgcd.inference.tokens import CENTRE_BATCH
 from debgcd.model.backbone import Backbone
 from debgcd.model.load import load_backbone
 from debgcd.options import BackboneConfig, Config
 from debgcd.progress import progress, say
 from debgcd.train.bank import open_bank, token_shape
-from debgcd.train.finish import prediction_rows, predictions_csv
 from debgcd.train.loop import train
 from debgcd.train.run import create as create_run
 from debgcd.train.setup import prepare
@@ -180,7 +180,7 @@ def scale(config: Config, images: int, width: int, repeats: int) -> dict[str, fl
     def predictions() -> None:
         paths = [Path(f"{i}.jpg") for i in range(images)]
         found = categories([f"class {i:05d}" for i in range(known)], config.k or known)
-        predictions_csv(prediction_rows(paths, infer(one.network, one.method, batches()), found, None))
+        predictions_csv(prediction_table(paths, infer(one.network, one.method, batches()), found, None))
 
     predicted = np.where(random.random(images) < RIGHT, truth, random.integers(0, config.k, images))
     seconds = interleave({"step": Work(step)}, repeats, time.perf_counter)

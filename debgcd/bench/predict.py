@@ -28,7 +28,7 @@ def measure(session: Session) -> list[Line]:
         say(f"predict, {name}:")
         model = _model(session, source, resize, crop)
         manifest = from_paths(photographs(session, sizes.small, count))
-        work = Work(lambda model=model, manifest=manifest: predict(model, manifest), count)  # type: ignore[misc]
+        work = Work(lambda model=model, manifest=manifest: list(predict(model, manifest)), count)  # type: ignore[misc]
         seconds = session.seconds({name: work})[name]  # without a report: `predict` has its own
         what = f"{name} at {crop} px, {count} VGA files to categories"
         lines.append(Line("predict", what, "images/s", 1 / seconds))

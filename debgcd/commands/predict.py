@@ -5,14 +5,16 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from debgcd import ranks
 from debgcd.commands.options import Subparsers, add_cache, add_command
 from debgcd.commands.output import add_force, require_free
 from debgcd.progress import escaped, say
 
 if TYPE_CHECKING:
-    from debgcd.inference.predict import Prediction
+    from debgcd.data.manifest import Manifest
+    from debgcd.inference.model import Model
 
 
 def add(subparsers: Subparsers) -> None:
@@ -27,7 +29,11 @@ def add(subparsers: Subparsers) -> None:
     parser.add_argument("run", type=Path, metavar="RUN", help="a finished run or its model folder")
     parser.add_argument("path", type=Path, metavar="PATH", help="an image, a folder, a CSV or Parquet file")
     parser.add_argument(
-        "-o", dest="out", type=Path, metavar="OUT.csv", help="output file (default: print to standard output)"
+        "-o",
+        dest="out",
+        type=Path,
+        metavar="OUT.csv",
+        help="output file, .csv or .parquet (default: print to standard output)",
     )
     add_force(parser)
     add_cache(parser)
@@ -36,37 +42,66 @@ def add(subparsers: Subparsers) -> None:
 
 def predict(options: argparse.Namespace) -> None:
     """`debgcd predict`."""
-    from debgcd.data.manifest import read_manifest, write_skipped
-    from debgcd.files import write_text
+    from debgcd.data.manifest import read_manifest
     from debgcd.inference.predict import open_model
-    from debgcd.inference.predict import predict as ask
     from debgcd.machine import cache_folder
-    from debgcd.train.finish import predictions_csv
 
     model = open_model(options.run, cache_folder(options.cache), options.backbone)
+    ranks.set_timeout(model.config.run.timeout)
     manifest = read_manifest(options.path)
-    listed: Path | None = None
-    if options.out is not None:
-        require_free(options, "-o", options.out, manifest.paths)
-        listed = options.out.with_suffix(".skipped.csv")
-        require_free(options, "-o: its list of skipped files", listed, manifest.paths)
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-    found = ask(model, manifest)
     if options.out is None:
-        rows = [_for_terminal(row) for row in found.rows] if sys.stdout.isatty() else found.rows
-        print(predictions_csv(rows), end="")
-    else:
-        write_text(options.out, predictions_csv(found.rows))
-        print(f"categories of {len(found.rows)} images: {escaped(options.out)}")
-    if listed is not None:
-        if found.skipped or listed.exists():  # an older list would not belong to these predictions
-            write_skipped(found.skipped, listed)
-        if found.skipped:
-            say(f"files that cannot be used: {len(found.skipped)}; for the reasons see {listed}")
-    else:
-        for entry in found.skipped:
-            say(f"not used: {entry.file!r}: {entry.reason}")
+        _print(model, manifest)
+        return
+    require_free(options, "-o", options.out, manifest.paths)
+    listed = options.out.with_suffix(".skipped.csv")
+    require_free(options, "-o: its list of skipped files", listed, manifest.paths)
+    ranks.meet()  # all have looked before rank 0 writes
+    _write(model, manifest, options.out, listed)
 
 
-def _for_terminal(row: Prediction) -> Prediction:
-    return {name: escaped(value) if isinstance(value, str) else value for name, value in row.items()}
+def _print(model: Model, manifest: Manifest) -> None:
+    """To standard output, as rows come."""
+    from debgcd.inference.predict import COLUMNS, Table, predictions_csv
+    from debgcd.inference.predict import predict as ask
+
+    terminal = sys.stdout.isatty()
+
+    def form(table: Table) -> bytes:
+        if terminal:
+            table = {name: _escaped(values) for name, values in table.items()}
+        return predictions_csv(table, header=False).encode("utf-8", "surrogateescape")
+
+    skipped, begun = list(manifest.skipped), False
+    for part in ask(model, manifest, form=form):
+        print("" if begun else ",".join(COLUMNS) + "\n", end="")
+        print(*(text.decode("utf-8", "surrogateescape") for text in part.tables), sep="", end="")
+        skipped, begun = skipped + part.skipped, True
+    for entry in skipped:
+        say(f"not used: {entry.file!r}: {entry.reason}")
+
+
+def _write(model: Model, manifest: Manifest, out: Path, listed: Path) -> None:
+    """Into a file, through a folder of finished parts beside it: a command that was stopped goes on when it is repeated."""
+    from debgcd.data.manifest import write_skipped
+    from debgcd.inference.parts import Parts
+    from debgcd.inference.predict import predict as ask
+
+    kept = Parts(out, model, manifest)
+    for part in ask(model, manifest, done=ranks.first(kept.begin), form=kept.form):
+        if ranks.rank() == 0:
+            kept.add(part)
+    if ranks.rank():
+        return
+    rows, skipped = kept.finish()
+    print(f"categories of {rows} images: {escaped(out)}")
+    skipped = [*manifest.skipped, *skipped]
+    if skipped or listed.exists():  # an older list would not belong to these predictions
+        write_skipped(skipped, listed)
+    if skipped:
+        say(f"files that cannot be used: {len(skipped)}; for the reasons see {listed}")
+
+
+def _escaped(values: Any) -> Any:
+    if isinstance(values, list) or (values is not None and values.dtype == object):
+        return [escaped(value) for value in values]
+    return values

@@ -7,6 +7,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from debgcd import ranks
 from debgcd.commands.options import Subparsers, add_command, add_run_options, add_source, configured, read_source
 from debgcd.commands.show import print_found
 from debgcd.progress import escaped
@@ -51,6 +52,7 @@ def train(options: argparse.Namespace) -> None:
     """`debgcd train`."""
     from debgcd.train.run import require_apart, require_new
     from debgcd.train.start import begin, require_ready
+    from debgcd.train.start import resume as go_on
 
     source = read_source(options)
     if options.out is None:
@@ -58,7 +60,11 @@ def train(options: argparse.Namespace) -> None:
     config = configured(options, source)
     require_ready(source.manifest, config)
     require_apart(options.out, source.folder)
-    require_new(options.out)
+    if ranks.restarted() and ranks.first((options.out / "config.yaml").is_file):
+        _print_results(go_on(options.out, options.verify))  # torchrun --max-restarts repeats the command
+        return
+    if ranks.rank() == 0:
+        require_new(options.out)
     _print_results(begin(source.manifest, config, options.out, options.verify))
 
 
@@ -79,6 +85,8 @@ def _print_results(run: Run) -> None:
     from debgcd.inference.model import read_novel
     from debgcd.train.finish import read_evaluation, read_health, read_predictions
 
+    if ranks.rank():
+        return
     rows, categories = read_predictions(run)
     scores = read_evaluation(run) if run.evaluation.exists() else {}
     print_found(rows, categories, read_novel(run.model), scores, read_health(run))

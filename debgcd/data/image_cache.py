@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from debgcd import __version__
+from debgcd import __version__, ranks
 from debgcd.data.contents import read_contents
 from debgcd.data.crop import Picture
 from debgcd.data.loader import Files, Opener, ahead, first_reason
@@ -98,6 +98,7 @@ def _recipe(paths: Sequence[Picture], views: ViewsConfig, cache: Path, workers: 
 
     def compute(first: int) -> Generator[list[NDArray[np.uint8]]]:
         batches = [list(range(i, min(i + BATCH, len(paths)))) for i in range(first, len(paths), BATCH)]
+        batches = batches[ranks.rank() :: ranks.count()]
         loaded = ahead(_Records(files), batches, workers, _joined)
         on_progress(first, len(paths))
         for numbers, (blob, ends) in zip(batches, loaded, strict=True):

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -11,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
+from debgcd import ranks
 from debgcd.data.contents import gone
 from debgcd.data.crop import Picture
 from debgcd.data.decode import Unusable, decoded
@@ -20,6 +25,8 @@ from debgcd.data.workers import begin_patient_worker
 from debgcd.errors import DataError
 from debgcd.machine import cores
 from debgcd.options import ViewsConfig
+
+T = TypeVar("T")
 
 # An item to load: the image's number, the cuts of its views, (V, PARTS), and the kind of each.
 Item = tuple[int, Cuts, Kinds]
@@ -67,19 +74,27 @@ def from_files(paths: Sequence[Picture], views: ViewsConfig) -> Images:
 
 
 def default_workers() -> int:
-    """As many decoding processes as there are cores for them; none on a single core."""
-    return 0 if cores() == 1 else min(cores(), 16)
+    """As many decoding processes as there are cores for them; none on a single core. Ranks share a machine's cores."""
+    own = cores() // ranks.local_count()
+    return 0 if own < 2 else min(own, 16)
 
 
 def load_batches(images: Images, batches: Iterable[list[Item]], workers: int) -> Iterator[Tensor]:
     """The views of each batch of items in order, (len(batch), V, 3, size, size), decoded ahead by `workers` processes."""
-    return ahead(images, batches, workers, _together)
+    return ahead(images, batches, workers, _together, pinned=torch.cuda.is_available())
 
 
 def ahead(
-    dataset: Dataset[Any], batches: Iterable[list[Any]], workers: int, together: Callable[[list[Any]], Any]
+    dataset: Dataset[Any],
+    batches: Iterable[list[Any]],
+    workers: int,
+    together: Callable[[list[Any]], Any],
+    pinned: bool = False,
 ) -> Iterator[Any]:
-    """What `together` makes of each batch's items, computed ahead by `workers` processes; a text is raised as DataError."""
+    """What `together` makes of each batch's items, computed ahead by `workers` processes; a text is raised as DataError.
+
+    pinned: in memory from which a copy to a GPU need not be waited for.
+    """
     loader = DataLoader(
         dataset,
         batch_sampler=batches,
@@ -87,11 +102,26 @@ def ahead(
         prefetch_factor=2 if workers else None,
         collate_fn=together,
         worker_init_fn=_begin,
+        pin_memory=pinned,
     )
     for batch in loader:
         if isinstance(batch, str):
             raise DataError(batch)
         yield batch
+
+
+def in_thread(items: Iterable[T], depth: int = 2) -> Iterator[T]:
+    """The same items, computed ahead in a thread: reading them from a disk overlaps with what is done with them."""
+    source, context = iter(items), copy_context()  # ranks are known by the context
+
+    def take() -> list[T]:
+        return context.run(lambda: list(itertools.islice(source, 1)))
+
+    with ThreadPoolExecutor(1) as pool:
+        waiting = deque(pool.submit(take) for _ in range(depth))
+        while item := waiting.popleft().result():
+            waiting.append(pool.submit(take))
+            yield from item
 
 
 def first_reason(items: Sequence[object]) -> str | None:

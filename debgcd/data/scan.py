@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from debgcd import ranks
 from debgcd.data.crop import Picture
 from debgcd.data.decode import Reason, Unusable, decode
 from debgcd.data.rows import Manifest, Skipped, shown
@@ -29,7 +30,7 @@ def scan(
     workers: processes (None: one per core; 0 or 1: only this process). on_progress(done, total) reports progress.
     """
     verdicts: list[Verdict] = [None] * len(manifest)
-    workers = cores() if workers is None else workers
+    workers = cores() // ranks.local_count() if workers is None else workers
     alone = workers < 2 or len(manifest) < FEW or multiprocessing.current_process().daemon
     done = 0
     for start, chunk in (_here if alone else _pooled)(manifest.paths, workers):

@@ -10,6 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from debgcd import ranks
+from debgcd.inference.tokens import CENTRE_BATCH, Tokens
 from debgcd.methods.base import Method
 from debgcd.model.network import Network
 
@@ -42,6 +44,7 @@ def infer(
     top, probability, scores = [], [], []
     others: dict[str, list[Tensor]] = {}
     for batch in tokens:
+        ranks.alive()
         output = network(batch, asked)
         (_, p), *further = method.scores(output).items()
         best = p.topk(min(TOP, p.shape[1]), dim=1)
@@ -60,6 +63,24 @@ def infer(
     )
 
 
+def infer_shared(
+    network: Network,
+    method: Method,
+    tokens: Tokens,
+    numbers: NDArray[np.int64],
+    heads: Collection[str] | None = None,
+) -> Inference:
+    """As `infer`, of the centre crops of these images; each rank does a part of them, and all get the whole answer."""
+    own = infer(network, method, tokens.centre(_own(numbers)), heads)
+    names = ranks.objects([own.novelty is not None, list(own.others)])[0]  # rank 0 has images if any rank has
+    return Inference(
+        top=_collect(own.top),
+        probability=_collect(own.probability),
+        novelty=_collect(own.novelty if own.novelty is not None else np.empty(0, np.float32)) if names[0] else None,
+        others={name: _collect(own.others.get(name, np.empty(0, np.int64))) for name in names[1]},
+    )
+
+
 @torch.no_grad()
 def probabilities(network: Network, method: Method, tokens: Iterable[Tensor]) -> NDArray[np.float32]:
     """(N, K) probabilities of all categories; `infer` keeps the three largest of each image."""
@@ -70,8 +91,25 @@ def probabilities(network: Network, method: Method, tokens: Iterable[Tensor]) ->
 @torch.no_grad()
 def features(network: Network, tokens: Iterable[Tensor]) -> Tensor:
     """(N, width) features of the images whose tokens these are."""
-    parts = [network(batch, ()).feature for batch in tokens]
-    return torch.cat(parts) if parts else torch.empty(0, network.backbone.width)
+    parts = []
+    for batch in tokens:
+        ranks.alive()
+        parts.append(network(batch, ()).feature)
+    return torch.cat(parts) if parts else torch.empty(0, network.backbone.width, device=network.feature_mean.device)
+
+
+def features_shared(network: Network, tokens: Tokens, numbers: NDArray[np.int64]) -> Tensor:
+    """As `features`, of the centre crops of these images; each rank does a part of them, and rank 0 gets them all."""
+    return ranks.collect(features(network, tokens.centre(_own(numbers))), everyone=False)
+
+
+def _own(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    """This rank's part: whole batches, because the last bits of an answer may depend on its batch."""
+    return numbers[ranks.share(len(numbers), CENTRE_BATCH)]
+
+
+def _collect(values: NDArray) -> NDArray:
+    return ranks.collect(torch.from_numpy(values)).numpy()
 
 
 def _join(parts: list[Tensor], dtype: type) -> NDArray:

@@ -2,75 +2,88 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from debgcd import ranks
 from debgcd.data.crop import Picture
 from debgcd.data.loader import default_workers, from_files
 from debgcd.data.manifest import Manifest, Skipped, scan
 from debgcd.errors import DataError, UsageError
-from debgcd.files import csv_text
+from debgcd.files import csv_cell
 from debgcd.inference.infer import TOP, Inference, features, infer, probabilities
 from debgcd.inference.model import Category, Model, Novel, load_model
 from debgcd.inference.tokens import FreshTokens
 from debgcd.progress import Report, progress
 
 Prediction = dict[str, str | int | float | bool]  # one row of predictions.csv, by column
+Table = dict[str, Any]  # a column by name: one value per image, or None where there is nothing to say
 
+UNIT = 8192  # images per rank in a part: the most that is in memory, and that a kill can lose
 COLUMNS = ["path", "category", "id", "name", "known", "confidence", "novelty"]
 COLUMNS += [f"top{i}_{what}" for i in range(1, TOP + 1) for what in ("id", "p")]
 COLUMNS += ["looks_new"]
 
 
-def prediction_rows(
+def prediction_table(
     paths: Sequence[Picture], inference: Inference, categories: Sequence[Category], novel: Novel | None
-) -> list[Prediction]:
-    """One row an image, with the columns of predictions.csv; an empty text where there is nothing to say."""
-    rows = []
-    for i, path in enumerate(paths):
-        best = categories[inference.top[i, 0]]
-        row: Prediction = {
-            "path": str(path),
-            "category": best.category,
-            "id": best.id,
-            "name": best.name,
-            "known": best.known,
-            "confidence": float(inference.probability[i, 0]),
-            "novelty": "" if inference.novelty is None else float(inference.novelty[i]),
-        }
-        for rank in range(TOP):
-            there = rank < inference.top.shape[1]
-            row[f"top{rank + 1}_id"] = categories[inference.top[i, rank]].id if there else ""
-            row[f"top{rank + 1}_p"] = float(inference.probability[i, rank]) if there else ""
-        row["looks_new"] = ""
-        if inference.novelty is not None and novel is not None:
-            row["looks_new"] = bool(inference.novelty[i] > novel.above)
-        rows.append(row)
-    return rows
+) -> Table:
+    """The columns of predictions.csv."""
+    ids, names = (np.array([getattr(c, key) for c in categories], object) for key in ("id", "name"))
+    known, best = np.array([category.known for category in categories]), inference.category
+    table: Table = {
+        "path": [str(path) for path in paths],
+        "category": best,
+        "id": ids[best],
+        "name": names[best],
+        "known": known[best],
+        "confidence": inference.probability[:, 0],
+        "novelty": inference.novelty,
+    }
+    for rank in range(TOP):
+        there = rank < inference.top.shape[1]
+        table[f"top{rank + 1}_id"] = ids[inference.top[:, rank]] if there else None
+        table[f"top{rank + 1}_p"] = inference.probability[:, rank] if there else None
+    known_limit = inference.novelty is not None and novel is not None
+    table["looks_new"] = inference.novelty > novel.above if known_limit else None  # type: ignore[union-attr,operator]
+    return table
 
 
-def predictions_csv(rows: Sequence[Prediction]) -> str:
-    """The rows as CSV, with true/false and six decimals."""
-    return csv_text(COLUMNS, ([_cell(row[name]) for name in COLUMNS] for row in rows))
+def prediction_rows(table: Table) -> list[Prediction]:
+    """One row per image; an empty text where there is nothing to say."""
+    count = len(table["path"])
+    columns = {name: np.full(count, "") if table[name] is None else np.asarray(table[name]) for name in COLUMNS}
+    return [dict(zip(COLUMNS, row, strict=True)) for row in zip(*(c.tolist() for c in columns.values()), strict=True)]
 
 
-def _cell(value: str | int | float | bool) -> str | int:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return f"{value:.6f}" if isinstance(value, float) else value
+def predictions_csv(table: Table, header: bool = True) -> str:
+    """The table as CSV, with true/false and six decimals."""
+    columns = [_cells(table[name], len(table["path"])) for name in COLUMNS]
+    rows = [",".join(COLUMNS)] if header else []
+    rows += map(",".join, zip(*columns, strict=True))
+    return "\n".join(rows) + "\n" if rows else ""
 
 
-@dataclass(frozen=True)
-class Predictions:
-    """What a model says of new images: one row for each usable image, and the files that are not usable."""
-
-    rows: list[Prediction]
-    skipped: tuple[Skipped, ...]
+def _cells(values: Any, count: int) -> list[str]:
+    """A column as text; formatted at once, because a loop over a million rows would take a minute."""
+    if values is None:
+        return [""] * count
+    if isinstance(values, list):
+        return [csv_cell(text) for text in values]
+    if values.dtype == object:  # few texts, each many times
+        texts = {text: csv_cell(text) for text in set(values)}
+        return [texts[text] for text in values]
+    if values.dtype == bool:
+        return np.where(values, "true", "false").tolist()
+    form = "%.6f\n" if values.dtype.kind == "f" else "%d\n"
+    return (form * count % tuple(values.tolist())).split("\n")[:-1]
 
 
 def open_model(folder: Path, cache: Path, backbone: str | None = None) -> Model:
@@ -82,14 +95,57 @@ def open_model(folder: Path, cache: Path, backbone: str | None = None) -> Model:
     return load_model(inner if inner.is_dir() else folder, backbone=backbone, cache=cache)
 
 
-def predict(model: Model, manifest: Manifest, workers: int | None = None) -> Predictions:
-    """Categories, confidence and novelty of the images of a manifest, with the columns of predictions.csv."""
-    usable = usable_images(manifest, workers)
+@dataclass(frozen=True)
+class Part:
+    """What a model says of the next images of a list."""
+
+    end: int  # how many images of the list are done with this part
+    tables: list[bytes]  # its rows, one text or file per rank
+    rows: int
+    skipped: list[Skipped]
+
+
+def predict(
+    model: Model,
+    manifest: Manifest,
+    workers: int | None = None,
+    done: int = 0,
+    form: Callable[[Table], bytes] = lambda table: predictions_csv(table, header=False).encode(
+        "utf-8", "backslashreplace"
+    ),
+) -> Iterator[Part]:
+    """Categories, confidence and novelty of the images of a list from number `done` on, in parts of bounded size.
+
+    Each rank computes rows of its own, and `form` makes bytes of them; only rank 0 gets those of all.
+    """
+    begun, usable, total = done, 0, len(manifest)
+    several = total - done > UNIT * ranks.count()
+    with progress("predicting") if several else nullcontext() as report:  # of one part, its own steps are reported
+        while done < total:
+            unit = min(UNIT, -(-(total - done) // ranks.count()))
+            start = min(total, done + ranks.rank() * unit)
+            own = replace(manifest, skipped=()).select(np.arange(start, min(total, start + unit)))
+            own = usable_images(own, workers)
+            tables = ranks.blobs(form(tabulate(model, own, workers)) if len(own) else b"")
+            facts = ranks.objects([len(own), [[entry.file, entry.reason] for entry in own.skipped]])
+            rows, skipped = sum(count for count, _ in facts), [Skipped(*entry) for _, some in facts for entry in some]
+            done, usable = min(total, done + ranks.count() * unit), usable + rows
+            if not begun and not usable and done == total:
+                raise _unusable(skipped, total)
+            yield Part(done, tables, rows, skipped)
+            if report is not None:
+                report(done, total)
+
+
+def _unusable(skipped: Sequence[Skipped], total: int) -> DataError:
+    return DataError(f"none of the {total} images can be used, e.g. {skipped[-1].file}: {skipped[-1].reason}")
+
+
+def tabulate(model: Model, usable: Manifest, workers: int | None = None) -> Table:
+    """The columns of predictions.csv of images that are known to be usable; refused if there are none."""
     if not len(usable):
-        broken = usable.skipped[-1]
-        raise DataError(f"none of the {len(manifest)} images can be used, e.g. {broken.file}: {broken.reason}")
-    inference = ask(model, usable, workers)
-    return Predictions(prediction_rows(usable.paths, inference, model.categories, model.novel), usable.skipped)
+        raise _unusable(usable.skipped, len(usable.skipped))
+    return prediction_table(usable.paths, ask(model, usable, workers), model.categories, model.novel)
 
 
 def ask(model: Model, usable: Manifest, workers: int | None = None) -> Inference:

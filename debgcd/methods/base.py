@@ -46,7 +46,7 @@ class Batch:
     a mask on a GPU would have to be waited for to know.
     """
 
-    tokens: Tensor  # (V·B, ...) of the trunk
+    tokens: Tensor  # (V·B, ...) of the trunk; of several ranks each has its own images' rows, and `network` says of all
     image: Tensor  # (B,) numbers of the training images
     labelled: Tensor  # (V·L,) rows of the L labelled images, view by view
     free: Tensor  # (V·F,) rows of the other images, view by view
@@ -56,16 +56,30 @@ class Batch:
 
     @classmethod
     def of(
-        cls, tokens: Tensor, draws: Draws, label: NDArray[np.int64], device: torch.device | str, seed: int = 0
+        cls,
+        tokens: Tensor,
+        draws: Draws,
+        label: NDArray[np.int64],
+        device: torch.device | str,
+        seed: int = 0,
+        views: int | None = None,
     ) -> Batch:
-        """label: (B,) of the drawn images, -1 where there is none; all numbers reach the device in one copy."""
-        views = len(tokens) // len(label)
+        """label: (B,) of the drawn images, -1 where there is none; all numbers reach the device in one copy.
+
+        views: per image; None where the tokens are those of all images, so that they tell.
+        """
+        views = len(tokens) // len(label) if views is None else views
         starts = len(label) * np.arange(views)[:, None]
         labelled, free = np.flatnonzero(label >= 0), np.flatnonzero(label < 0)
         parts = [draws.image, (starts + labelled).ravel(), (starts + free).ravel(), label[labelled]]
         rows = _to_device(np.concatenate(parts), device)
         image, labelled_rows, free_rows, y = rows.split([len(part) for part in parts])
         return cls(tokens, image, labelled_rows, free_rows, y, draws.draw, seed)
+
+    @property
+    def views(self) -> int:
+        """V."""
+        return (len(self.labelled) + len(self.free)) // len(self.image)
 
     def uniform(self, stream: str) -> Tensor:
         """Random numbers in [0, 1), one per image: (B,). A function of (seed, stream, draw), so nothing needs saving."""

@@ -192,8 +192,7 @@ class DebGCD(SimGCD):
             return None
         if self.learned_detector:
             return losses.novelty(output["detector"].detach()[batch.free])
-        views = len(batch.tokens) // len(batch.image)
-        return _remembered(network)[batch.image].repeat(views)[batch.free]
+        return _remembered(network)[batch.image].repeat(batch.views)[batch.free]
 
     def debiased_loss(
         self, output: Output, s: Tensor | None, batch: Batch, progress: Progress

@@ -77,7 +77,9 @@ class Backbone(nn.Module):
     def _frozen(self, images: Tensor) -> Tensor:
         device = self.pixel_mean.device
         with torch.inference_mode(), autocast(device, self.precision):
-            return self.tokens((images.to(device).float() - self.pixel_mean) / self.pixel_std).float()
+            return self.tokens(
+                (images.to(device, non_blocking=True).float() - self.pixel_mean) / self.pixel_std
+            ).float()
 
     @abstractmethod
     def tokens(self, pixels: Tensor) -> Tensor:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from debgcd import ranks
 from debgcd.model.backbone import Backbone
 
 LEAST_SPREAD = 0.1  # of the mean channel's: channels that vary less are not stretched further
@@ -37,6 +39,8 @@ class Network(nn.Module):
         super().__init__()
         self.backbone = backbone
         self.heads = heads
+        self._batch: int | None = None  # images of the global batch, within `gathering`
+        self._before_heads = False
         self.memory = nn.Module()  # in checkpoints, not in the model: an EMA teacher, queues, pseudo-labels
         self.register_buffer("feature_mean", torch.zeros(backbone.width))
         self.register_buffer("feature_scale", torch.ones(backbone.width))
@@ -57,7 +61,23 @@ class Network(nn.Module):
         The category of an image needs the heads that its method names in `answers` alone.
         """
         feature = (self.backbone.tail(tokens) - self.feature_mean) * self.feature_scale
-        return self.from_feature(feature, self.learning if heads is None else heads)
+        if self._batch is not None and self._before_heads:
+            feature = _gathered(Output(feature, {}), self._batch).feature
+        output = self.from_feature(feature, self.learning if heads is None else heads)
+        return output if self._batch is None or self._before_heads else _gathered(output, self._batch)
+
+    @contextmanager
+    def gathering(self, images: int, before_heads: bool = False) -> Iterator[None]:
+        """Within, `forward` takes the rows of this rank's images and says of those of all ranks: a batch of so many images.
+
+        The rows are whole views, and come in the order that they have in the global batch. before_heads: features are
+        gathered and every rank runs the heads on all of them, for those who change the feature's gradient.
+        """
+        self._batch, self._before_heads = images if ranks.count() > 1 else None, before_heads
+        try:
+            yield
+        finally:
+            self._batch = None
 
     def from_feature(self, feature: Tensor, heads: Collection[str]) -> Output:
         """The heads alone."""
@@ -88,6 +108,13 @@ class Network(nn.Module):
         """The memory, by name."""
         return {f"memory.{name}": value.detach() for name, value in self.memory.state_dict().items()}
 
+    def resize(self, shapes: Mapping[str, list[int]]) -> None:
+        """Give heads and memory these shapes, by their names in `state` and `remembered`; the values are undefined then."""
+        own = {**dict(self.named_parameters()), **dict(self.named_buffers())}
+        for name, shape in shapes.items():
+            if name in own and list(own[name].shape) != shape:
+                own[name].data = own[name].data.new_empty(shape)
+
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Fill from `state`; a KeyError or ValueError names a tensor that is missing, unexpected or of another shape."""
         _fill(self.state(), tensors)
@@ -99,6 +126,23 @@ class Network(nn.Module):
     def load_remembered(self, tensors: Mapping[str, Tensor]) -> None:
         """Fill from `remembered`, likewise."""
         _fill(self.remembered(), tensors)
+
+
+def _gathered(output: Output, images: int) -> Output:
+    """What all ranks' networks say, in one transfer; each has V views of its share of the images, (V·b, ...).
+
+    Shares differ by at most one image; a rank with one less has a row more per view that does not count.
+    """
+    said = {"": output.feature, **output.heads}
+    widths = [rows[0].numel() for rows in said.values()]
+    mine = torch.cat([rows.flatten(1) for rows in said.values()], 1)
+    largest, short = -(-images // ranks.count()), -images % ranks.count()
+    every = ranks.gather(mine).unflatten(1, (-1, largest)).transpose(0, 1)  # (V, ranks, b, ...)
+    whole = ranks.count() - short
+    views = torch.cat([every[:, :whole].flatten(1, 2), every[:, whole:, :-1].flatten(1, 2)], 1) if short else every
+    parts = views.flatten(0, -2).split(widths, 1)
+    rows = {name: part.unflatten(1, said[name].shape[1:]) for name, part in zip(said, parts, strict=True)}
+    return Output(rows.pop(""), rows)
 
 
 def _fill(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:

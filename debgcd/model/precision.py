@@ -9,17 +9,25 @@ from typing import Literal
 
 import torch
 
+from debgcd import ranks
 from debgcd.errors import UsageError
 
 Precision = Literal["fp32", "bf16"]
 
 
 def pick_device(name: str) -> torch.device:
-    """The device of this name; "auto" takes CUDA or Apple's GPU where there is one."""
+    """The device of this name; "auto" takes CUDA or Apple's GPU where there is one. Each rank has a GPU of its own."""
     if name == "auto":
-        if torch.cuda.is_available():
-            return torch.device("cuda")
-        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+        other = "mps" if torch.backends.mps.is_available() else "cpu"
+        name = "cuda" if torch.cuda.is_available() else other
+    if name == "cuda" and ranks.count() > 1:
+        there = torch.cuda.device_count()
+        if ranks.local_rank() >= there:
+            raise UsageError(
+                f"rank {ranks.rank()} is number {ranks.local_rank()} on its machine, which has {there} GPUs; start one "
+                "process per GPU, or use the device cpu"
+            )
+        name = f"cuda:{ranks.local_rank()}"
     try:
         device = torch.device(name)
         torch.empty(0, device=device)

@@ -15,11 +15,13 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import copy_context
 from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import SimpleQueue
 
 from debgcd import config as configuration
+from debgcd import ranks
 from debgcd.data.manifest import Manifest, manifest_text
 from debgcd.errors import DebgcdError
 from debgcd.files import write_text
@@ -124,31 +126,43 @@ def finish(cells: Iterable[Cell], places: Sequence[str | None], program: Sequenc
 
     program: used instead of this package's command line.
     """
-    program = list(program) or [sys.executable, "-m", "debgcd.cli"]
+    program = list(program) or [sys.executable, "-m", "debgcd"]
+    places = (
+        places if ranks.count() == 1 else [None]
+    )  # all ranks work on one run at a time, each in a process of its own
     runs = {cell.folder: cell for cell in cells}  # rows with the same configuration are one run
-    open_ones = [cell for cell in runs.values() if not cell.finished]
+    names = ranks.first(lambda: [str(cell.folder) for cell in runs.values() if not cell.finished])
+    open_ones = [cell for cell in runs.values() if str(cell.folder) in names]
     say(f"{len(runs)} runs: {len(runs) - len(open_ones)} done, {len(open_ones)} to do")
-    for cell in open_ones:
+    for cell in open_ones if ranks.rank() == 0 else ():
         cell.write()
+    ranks.meet()
     free: SimpleQueue[str | None] = SimpleQueue()
     for place in places:
         free.put(place)
     failed: dict[Path, str] = {}
     with _children() as start, ThreadPoolExecutor(len(places)) as pool:
+        context = copy_context()  # ranks are known by the context
 
         def work(number: int, cell: Cell) -> None:
             place = free.get()
             try:
                 where = "" if place is None else f" on GPU {place}"
                 title = f"\n[{number}/{len(open_ones)}] {cell.name}{where}"
-                reason = start(cell, title, program, place, alone=len(places) == 1)
+                command = ranks.first(cell.command)
+                reasons = ranks.objects(start(cell, command, title, program, place, alone=len(places) == 1))
+                reason = min(
+                    reasons, key=lambda one: (not one, one.startswith("exit code"))
+                )  # the rank that knows speaks
                 if reason:
                     failed[cell.folder] = reason
                     say(f"{cell.name} failed: {reason}")
             finally:
                 free.put(place)
 
-        for done in [pool.submit(work, number, cell) for number, cell in enumerate(open_ones, start=1)]:
+        for done in [
+            pool.submit(context.copy().run, work, number, cell) for number, cell in enumerate(open_ones, start=1)
+        ]:
             done.result()
     return failed
 
@@ -162,14 +176,15 @@ def _children() -> Iterator[Start]:
     running: set[subprocess.Popen[bytes]] = set()
     stopped = False
 
-    def start(cell: Cell, title: str, program: list[str], place: str | None, alone: bool) -> str:
+    def start(cell: Cell, command: list[str], title: str, program: list[str], place: str | None, alone: bool) -> str:
         """Run to the end; returns the reason for a failure, or an empty string if the run succeeded or was stopped."""
         if stopped:
             return ""
         say(title)
         surroundings = {**os.environ, **({} if place is None else {"CUDA_VISIBLE_DEVICES": place})}
-        command, reason = cell.command(), ""
-        with open(cell.log, "ab") as log:
+        surroundings |= ranks.surroundings(f"{cell.folder} {command[1]}")
+        reason = ""
+        with open(cell.log if ranks.rank() == 0 else os.devnull, "ab") as log:
             # A new session: Ctrl-C must reach the child only through this process, because a second signal would interrupt a step.
             child = subprocess.Popen(
                 [*program, *command[1:]],

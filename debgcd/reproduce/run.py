@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from debgcd import config as configuration
+from debgcd import ranks
 from debgcd.bench.networks import trunk_type
 from debgcd.data import paper
 from debgcd.data.benchmarks import Benchmark, facts_of, read_benchmark, resolve
@@ -86,7 +88,7 @@ def plan(wish: Wish) -> Plan:
 def reproduce(wish: Wish, plan: Plan) -> Outcome:
     """Run the grid to its end and write the comparison to OUT/NAME.json and OUT/NAME.md."""
     wish.out.mkdir(parents=True, exist_ok=True)
-    with lock(wish.out, "reproducing a table"):
+    with lock(wish.out, "reproducing a table") if ranks.rank() == 0 else nullcontext():
         failed = finish(plan.cells, devices())
         results, not_run = [], list(plan.missing)
         for each in plan.cells:
@@ -108,8 +110,9 @@ def reproduce(wish: Wish, plan: Plan) -> Outcome:
             not_run=tuple(not_run),
             facts={**facts(), "trunk": trunk_type()},
         )
-        write_json(wish.out / f"{wish.experiment.name}.json", outcome.to_json())
-        write_text(wish.out / f"{wish.experiment.name}.md", page(outcome))
+        if ranks.rank() == 0:
+            write_json(wish.out / f"{wish.experiment.name}.json", outcome.to_json())
+            write_text(wish.out / f"{wish.experiment.name}.md", page(outcome))
     return outcome
 
 

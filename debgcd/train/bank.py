@@ -16,10 +16,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from debgcd import ranks
 from debgcd.data.contents import read_contents
 from debgcd.data.crop import Picture
 from debgcd.data.draws import uniform
-from debgcd.data.loader import Images, Item, from_files, load_batches
+from debgcd.data.loader import Images, Item, from_files, in_thread, load_batches
 from debgcd.data.sampler import Draws
 from debgcd.data.views import CENTRE, PLAIN, TWO_PLAIN, Cuts, Kinds, random_cuts
 from debgcd.inference.tokens import CENTRE_BATCH
@@ -41,6 +42,9 @@ class BankTokens:
         self._seed, self._device, self._kinds = seed, device, kinds
 
     def random(self, draws: Iterable[Draws]) -> Iterator[Tensor]:
+        return self._random(draws) if isinstance(draws, Sequence) else in_thread(self._random(draws))
+
+    def _random(self, draws: Iterable[Draws]) -> Iterator[Tensor]:
         stored = stored_kinds(self._kinds)
         views = (self._array.shape[1] - 1) // len(stored)
         begins = [stored.index(kind) * views for kind in self._kinds]
@@ -54,7 +58,9 @@ class BankTokens:
 
     def _read(self, images: NDArray[np.int64], view: NDArray[np.int64] | int) -> Tensor:
         bits = torch.from_numpy(self._array[images, view])
-        return bits.view(torch.bfloat16).to(self._device).float()
+        if self._device.type == "cuda":
+            bits = bits.pin_memory()
+        return bits.view(torch.bfloat16).to(self._device, non_blocking=True).float()
 
 
 def stored_kinds(kinds: Kinds) -> Kinds:
@@ -154,6 +160,7 @@ def _recipe(
 
     def compute(first: int) -> Generator[list[NDArray[np.int16]]]:
         batches = [np.arange(i, min(i + BUILD_BATCH, len(paths))) for i in range(first, len(paths), BUILD_BATCH)]
+        batches = batches[ranks.rank() :: ranks.count()]
         on_progress(first, len(paths))
         for numbers, tokens in zip(batches, _passes(backbone, images, batches, views, stored, workers), strict=True):
             contents.require_unchanged(numbers)

@@ -4,7 +4,8 @@
     checkpoints/best/step-00000100/...                              only where the run keeps its best model
     checkpoints/healthy/step-00000100/...                           only where it is watched: the best state so far
 
-Nothing about randomness is in them: the next batch is a function of (seed, step).
+Nothing about randomness is in them: the next batch is a function of (seed, step). Rank 0 writes them; all ranks read the
+one that rank 0 finds.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from safetensors.torch import load_file
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
+from debgcd import ranks
 from debgcd.errors import DataError
 from debgcd.files import named_errors, new_folder, read_json, write_json
 from debgcd.model.network import Network
@@ -44,6 +46,8 @@ def save(
 
     optimiser: None for a method that does not train.
     """
+    if ranks.rank():
+        return
     tensors = network.state() | network.remembered()
     if optimiser is not None:
         momentum = {name: optimiser.state[p].get("momentum_buffer") for name, p in network.trained().items()}
@@ -54,7 +58,7 @@ def save(
 
 def resume(folder: Path, network: Network, optimiser: torch.optim.Optimizer | None, digest: str) -> int | None:
     """Load the newest checkpoint and return its step; None if there is none yet. Refuses one of another `digest`."""
-    saved = places(folder)
+    saved = _newest(folder)
     if not saved:
         return None
     state = read(saved[-1])
@@ -80,7 +84,7 @@ def resume(folder: Path, network: Network, optimiser: torch.optim.Optimizer | No
 def keep_best(folder: Path, step: int, network: Network, score: float | None) -> None:
     """Keep the network if its score is above that of the one kept so far."""
     saved = places(folder)
-    if score is not None and (not saved or score > read(saved[-1]).facts["score"]):
+    if ranks.rank() == 0 and score is not None and (not saved or score > read(saved[-1]).facts["score"]):
         write(folder, State(step, network.state() | network.remembered(), {"score": score}))
         prune(folder, 1)
 
@@ -88,7 +92,7 @@ def keep_best(folder: Path, step: int, network: Network, score: float | None) ->
 def restore_best(folder: Path, network: Network) -> int | None:
     """Load the network that `keep_best` kept, if it kept one, and return its step."""
     step = None
-    for place in places(folder)[-1:]:
+    for place in _newest(folder):
         state = read(place)
         _load(place, state.tensors, network)
         step = state.step
@@ -98,6 +102,11 @@ def restore_best(folder: Path, network: Network) -> int | None:
 def places(folder: Path) -> list[Path]:
     """The checkpoints in a folder, oldest first."""
     return sorted(folder.glob("step-*"))
+
+
+def _newest(folder: Path) -> list[Path]:
+    """The newest checkpoint, if there is one."""
+    return [folder / name for name in ranks.first(lambda: [place.name for place in places(folder)[-1:]])]
 
 
 def write(folder: Path, state: State) -> None:

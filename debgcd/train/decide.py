@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from debgcd import config as configuration
+from debgcd import ranks
 from debgcd.cluster.estimate_k import Estimate, Way, estimate_k
 from debgcd.data.crop import Picture
 from debgcd.data.image_cache import decide_image_cache
@@ -198,15 +199,22 @@ def decide_bank(
 
 def decide_k(run: Run, backbone: Backbone, tokens: Tokens) -> Run:
     """Estimate K for a run that leaves it open; written to estimate.json and config.yaml, so that `resume` keeps it."""
+    features = frozen_features(backbone, tokens, run.manifest.training_paths)
+    k = ranks.first(lambda: _estimated_k(run, features))
+    config = replace(run.config, k=k, prune=True)
+    if ranks.rank() == 0:
+        write_text(run.folder / "config.yaml", configuration.dump(config))
+    return replace(run, config=config)
+
+
+def _estimated_k(run: Run, features: Tensor) -> int:
     label = run.manifest.training_labels
-    found = estimate(frozen_features(backbone, tokens, run.manifest.training_paths), label, run.config.seed)
+    found = estimate(features, label, run.config.seed)
     k = min(found.k * run.config.k_times, len(label))
     times = f", {run.config.k_times} times that is" if run.config.k_times > 1 else ";"
     say(f"categories: about {found.k} ({found.low} to {found.high}){times} K = {k} (choose another with --k)")
     write_json(run.folder / "estimate.json", found.to_json())
-    config = replace(run.config, k=k, prune=True)
-    write_text(run.folder / "config.yaml", configuration.dump(config))
-    return replace(run, config=config)
+    return k
 
 
 def estimate(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -13,12 +13,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from debgcd import ranks
 from debgcd.cluster.kmeans import kmeans
 from debgcd.errors import DataError
 from debgcd.files import csv_field, read_json, write_json, write_text
-from debgcd.inference.infer import Inference, features, infer
+from debgcd.inference.infer import Inference, features_shared, infer_shared
 from debgcd.inference.model import Category, Novel, categories, read_categories, save_model, views_label
-from debgcd.inference.predict import Prediction, prediction_rows, predictions_csv
+from debgcd.inference.predict import Prediction, prediction_table, predictions_csv
+from debgcd.inference.tokens import Tokens
 from debgcd.methods import create
 from debgcd.model.neighbours import Neighbours
 from debgcd.options import Config
@@ -34,7 +36,7 @@ FEWEST_KNOWN = 5  # with fewer there are too few pairs for a reliable minimum
 
 def unlabelled(setup: Setup, heads: Collection[str] | None = None) -> Inference:
     """What the network says of the unlabelled training images; heads: as for `infer`."""
-    return infer(setup.network, setup.method, setup.tokens.centre(np.flatnonzero(setup.label < 0)), heads)
+    return infer_shared(setup.network, setup.method, setup.tokens, np.flatnonzero(setup.label < 0), heads)
 
 
 def evaluate(run: Run, setup: Setup, inference: Inference, heads: Collection[str] | None = None) -> dict[str, Any]:
@@ -50,9 +52,9 @@ def evaluate(run: Run, setup: Setup, inference: Inference, heads: Collection[str
         result["unlabelled"] = measure(inference, truth, setup.known)
     truth = run.manifest.truth_ids(run.manifest.test_rows)
     if (truth >= 0).any():
-        result["test"] = measure(
-            infer(setup.network, setup.method, _test_tokens(run, setup), heads), truth, setup.known
-        )
+        numbers = np.arange(len(truth))
+        inference = infer_shared(setup.network, setup.method, _test_tokens(run, setup), numbers, heads)
+        result["test"] = measure(inference, truth, setup.known)
     return result
 
 
@@ -68,13 +70,16 @@ def evaluate_during_training(run: Run, setup: Setup) -> dict[str, Any]:
         return evaluate(run, setup, unlabelled(setup, heads), heads)
     free = np.flatnonzero(setup.label < 0)
     result = {}
-    for name, rows, tokens in (
-        ("unlabelled", run.manifest.training_rows[free], setup.tokens.centre(free)),
-        ("test", run.manifest.test_rows, _test_tokens(run, setup)),
+    test = run.manifest.test_rows
+    for name, rows, tokens, numbers in (
+        ("unlabelled", run.manifest.training_rows[free], setup.tokens, free),
+        ("test", test, _test_tokens(run, setup), np.arange(len(test))),
     ):
         truth = run.manifest.truth_ids(rows)
         if (truth >= 0).any():
-            feature = features(network, tokens)
+            feature = features_shared(network, tokens, numbers)
+            if ranks.rank():
+                continue  # rank 0 clusters and measures
             unknown = torch.full((len(feature),), -1)
             k = min(method.sizes.k, len(feature))
             found = kmeans(normalize(feature, dim=1), unknown, k, seed=0, iterations=300).assignment  # as there
@@ -85,9 +90,8 @@ def evaluate_during_training(run: Run, setup: Setup) -> dict[str, Any]:
     return result
 
 
-def _test_tokens(run: Run, setup: Setup) -> Iterator[Tensor]:
-    test = run.manifest.test_rows
-    return fresh_tokens(run.config, run.manifest, setup.network.backbone, test).centre(np.arange(len(test)))
+def _test_tokens(run: Run, setup: Setup) -> Tokens:
+    return fresh_tokens(run.config, run.manifest, setup.network.backbone, run.manifest.test_rows)
 
 
 def prune(setup: Setup, config: Config, inference: Inference) -> Setup:
@@ -141,14 +145,16 @@ def _distances(unit: Tensor) -> Tensor:
 
 def finish(run: Run, setup: Setup, inference: Inference, scores: dict[str, Any] | None) -> None:
     """Write what a run ends with; predictions.csv comes last, so that where it is the rest is too."""
+    novel = novelty_limit(setup)
+    if ranks.rank():
+        return
     k = setup.method.sizes.k  # smaller than the configuration's where categories were pruned
     found = categories(run.manifest.classes, k)
-    novel = novelty_limit(setup)
     save_model(run.model, setup.network.state(), replace(run.config, k=k), found, len(setup.label), novel=novel)
     if scores is not None:
         write_evaluation(run, scores, k)
     paths = [run.manifest.paths[row] for row in run.manifest.training_rows[setup.label < 0]]
-    write_text(run.predictions, predictions_csv(prediction_rows(paths, inference, found, novel)))
+    write_text(run.predictions, predictions_csv(prediction_table(paths, inference, found, novel)))
 
 
 def novelty_limit(setup: Setup) -> Novel | None:
@@ -161,8 +167,8 @@ def novelty_limit(setup: Setup) -> Novel | None:
     if isinstance(head, Neighbours):
         told = head.told
         return Novel(0.5, told.error_known, told.error_new, told.new, told.low, told.high)
-    tokens = setup.tokens.centre(np.flatnonzero(setup.label >= 0))
-    said = infer(setup.network, setup.method, tokens, setup.method.detectors).novelty
+    labelled = np.flatnonzero(setup.label >= 0)
+    said = infer_shared(setup.network, setup.method, setup.tokens, labelled, setup.method.detectors).novelty
     if said is None or not len(said):
         return None
     above = float(np.quantile(said, 1 - EXCEED))
@@ -174,7 +180,8 @@ def write_evaluation(run: Run, scores: dict[str, Any], k: int) -> dict[str, Any]
     config = run.config
     facts = {"method": config.method, "seed": config.seed, "preset": config.preset, "backbone": config.backbone.name}
     written = {**facts, "views": views_label(config), "k": k, **scores, "health": read_health(run)}
-    write_json(run.evaluation, written)
+    if ranks.rank() == 0:
+        write_json(run.evaluation, written)
     return written
 
 

@@ -12,12 +12,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from debgcd import ranks
 from debgcd.errors import DataError
 from debgcd.files import read_json, write_json
-from debgcd.inference.infer import features
+from debgcd.inference.infer import features_shared
 from debgcd.progress import say
 from debgcd.train import checkpoint
 from debgcd.train.run import Run
@@ -58,7 +60,8 @@ class Watch:
         self._run, self._setup, self._acts = run, setup, run.config.run.watch == "act"
         watched = setup.method.trains and run.config.run.watch != "off"
         self._at = {round(steps * i / LOOKS) for i in range(LOOKS + 1)} if watched else set()
-        self._seen = {step: signs for step, signs in _read(run).items() if step <= first} if first else {}
+        told = ranks.first(lambda: {str(step): asdict(signs) for step, signs in _read(run).items()} if first else {})
+        self._seen = {int(step): Signs(**signs) for step, signs in told.items() if int(step) <= first}
         self.kept: int | None = None  # step of the state that the run went back to
         last = self._seen.get(max(self._seen, default=0))
         self.problem = None if last is None else self._judge(last)
@@ -67,14 +70,14 @@ class Watch:
         """After this many steps, if it is time to look: see, judge, keep the best state."""
         if step not in self._at:
             return
-        signs = self._seen[step] = self._signs()
+        signs = self._seen[step] = self._signs()  # alike on all ranks
         self.problem = self._judge(signs)
         if self.problem is None and self._acts:
             # of equally good states the later one has learned more
             checkpoint.keep_best(self._place, step, self._setup.network, signs.score + 1e-9 * step)
         if self.problem is not None:
             say(f"warning: after {step} steps {self.problem}")
-        write_json(self._run.health, self.report())
+        self._write()
 
     def _judge(self, signs: Signs) -> str | None:
         free = int((self._setup.label < 0).sum())
@@ -83,25 +86,33 @@ class Watch:
     def go_back(self) -> None:
         """Return the network to the best state seen."""
         self.kept = checkpoint.restore_best(self._place, self._setup.network)
-        write_json(self._run.health, self.report())
+        self._write()
         say(f"training ends here, with the model of step {self.kept}, the best seen")
 
     @property
     def _place(self) -> Path:
         return self._run.checkpoints / "healthy"
 
+    def _write(self) -> None:
+        if ranks.rank() == 0:
+            write_json(self._run.health, self.report())
+
     def report(self) -> dict[str, Any]:
         """What health.json says."""
         signs = {str(step): asdict(self._seen[step]) for step in sorted(self._seen)}
         return {"healthy": self.problem is None, "problem": self.problem, "kept_step": self.kept, "signs": signs}
 
-    @torch.no_grad()
     def _signs(self) -> Signs:
-        setup, method, network = self._setup, self._setup.method, self._setup.network
-        count = len(setup.label)
+        """Rank 0 looks at the features that all ranks compute."""
+        count = len(self._setup.label)
         some = np.unique(np.linspace(0, count - 1, min(count, IMAGES)).astype(np.int64))
-        rows = np.union1d(some, np.flatnonzero(setup.held))
-        feature = features(network, setup.tokens.centre(rows))
+        rows = np.union1d(some, np.flatnonzero(self._setup.held))
+        feature = features_shared(self._setup.network, self._setup.tokens, rows)
+        return Signs(**ranks.first(lambda: asdict(self._seen_in(feature, rows))))
+
+    @torch.no_grad()
+    def _seen_in(self, feature: Tensor, rows: NDArray[np.int64]) -> Signs:
+        setup, method, network = self._setup, self._setup.method, self._setup.network
         learned = set(method.detectors) & network.learning
         asked = learned if method.clusters else {*method.answers, *learned}
         output = network.from_feature(feature, asked)

@@ -1,28 +1,32 @@
 """Algorithm 1: training, from the first step or from a checkpoint to the written results.
 
 Everything random is a function of (seed, step), so a run that was killed and resumed ends in the same bytes as one that
-never was. One process: `debgcd train PATH --k 40 -o RUN`; after an interruption: `debgcd resume RUN`.
+never was.
+
+    debgcd train PATH --k 40 -o RUN                                         one process
+    torchrun --nproc-per-node 8 -m debgcd train PATH --k 40 -o RUN          eight, each with its share of every batch
+    debgcd resume RUN                                                       after an interruption; or torchrun ... resume RUN
 """
 
 from __future__ import annotations
 
-import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from debgcd import schedules
+from debgcd import ranks, schedules
+from debgcd.data.sampler import Draws, Sampler
 from debgcd.errors import DebgcdError
 from debgcd.files import write_json
 from debgcd.inference.model import start_from
 from debgcd.methods import extras
-from debgcd.methods.base import Batch, Context, Loss
+from debgcd.methods.base import Batch, Context, Loss, Method
 from debgcd.model.network import Network
 from debgcd.options import ScheduleConfig
 from debgcd.progress import progress as bar
@@ -32,11 +36,8 @@ from debgcd.train.finish import evaluate, evaluate_during_training, finish, prun
 from debgcd.train.health import Watch
 from debgcd.train.run import Run
 from debgcd.train.setup import Setup
+from debgcd.train.stop import Interrupted, stop_requests
 from debgcd.train.watch import Metrics, Utilisation
-
-
-class Interrupted(KeyboardInterrupt):
-    """The run was asked to stop; it was saved and can be resumed."""
 
 
 @dataclass(frozen=True)
@@ -57,16 +58,28 @@ def length(schedule: ScheduleConfig, images: int, trains: bool = True) -> Length
     return Length(batch, steps_per_epoch, steps if trains else 0)
 
 
-def step(setup: Setup, optimiser: torch.optim.SGD, batch: Batch, progress: Progress) -> Observed:
-    """Algorithm 1, one iteration: loss, gradient, step. Where the loss is not finite, no parameter is changed."""
+def step(
+    setup: Setup, optimiser: torch.optim.SGD, batch: Batch, progress: Progress, stop: threading.Event | None = None
+) -> Observed:
+    """Algorithm 1, one iteration: loss, gradient, step. Where the loss is not finite, no parameter is changed.
+
+    Every rank computes its rows of the batch and then the loss of all rows; gradients, the loss and whether any rank was
+    asked to stop travel together.
+    """
     network, method = setup.network, setup.method
-    loss = extras.loss_of(method, network, batch, progress)
+    with network.gathering(len(batch.image), before_heads=method.config.extras.any):
+        loss = extras.loss_of(method, network, batch, progress)
     optimiser.zero_grad()
     loss.total.backward()
     learns = method.learns(progress)
-    for name, parameter in network.trained().items():
-        if not name.startswith(learns):
-            parameter.grad = None
+    trained = network.trained()
+    local = {name: p.grad for name, p in trained.items() if p.grad is not None and name.startswith(learns)}
+    going = loss.total.new_full((), float(stop is None or not stop.is_set()))
+    *gradients, total, going = ranks.average([*local.values(), loss.total.detach(), going])
+    whole = dict(zip(local, gradients, strict=True))
+    for name, parameter in trained.items():
+        parameter.grad = whole.get(name)
+    loss = replace(loss, total=total, terms={**loss.terms, "going": going})
     observed = observe(loss, network)  # the step's one wait for the device
     if observed.finite:
         optimiser.step()
@@ -89,7 +102,7 @@ def train(run: Run, setup: Setup) -> None:
     resumed = checkpoint.resume(run.checkpoints, network, optimiser, digest)
     first = resumed or 0
     if resumed is None:
-        _begin(run, setup, context)
+        _led(context, lambda context: _begin(run, setup, context))
 
     batches = _batches(setup, long, first, config.seed)
     with Metrics(run, first) as metrics:
@@ -102,12 +115,11 @@ def train(run: Run, setup: Setup) -> None:
             for number in range(first, long.steps):
                 assert optimiser is not None  # a method that does not train has no steps
                 progress = Progress(number, long.steps, long.steps_per_epoch, config.schedule.by)
-                if number % long.steps_per_epoch == 0:
-                    with torch.no_grad():
-                        method.epoch(context, progress)
+                if number % long.steps_per_epoch == 0 and type(method).epoch is not Method.epoch:
+                    _led(context, partial(method.epoch, progress=progress))
                 lr = set_learning_rate(optimiser, config.schedule, long.batch, progress)
                 images, batch = next(batches)
-                observed = step(setup, optimiser, batch, progress)
+                observed = step(setup, optimiser, batch, progress, stop)
                 if not observed.finite:
                     raise _not_finite(run, number, observed, images)
 
@@ -131,18 +143,18 @@ def train(run: Run, setup: Setup) -> None:
                 if watch.problem is not None and config.run.watch == "act":
                     watch.go_back()
                     break
-                stopped = stop.is_set()
+                stopped = observed.stop or (ranks.count() == 1 and stop.is_set())  # one rank need not ask the others
                 if not last and (stopped or done % config.run.checkpoint_every == 0):
                     checkpoint.save(run.checkpoints, done, network, optimiser, config.run.keep, digest)
                 if not last and stopped:
+                    ranks.meet()  # until it is saved
                     raise Interrupted
         if resumed != long.steps and watch.kept is None:
             checkpoint.save(run.checkpoints, long.steps, network, optimiser, config.run.keep, digest)
-        if stop.is_set():  # in the last step
+        if any(ranks.objects(stop.is_set())):  # in the last step
             raise Interrupted
         checkpoint.restore_best(run.checkpoints / "best", network)
-        with torch.no_grad():
-            method.settle(replace(context, label=torch.from_numpy(setup.label).to(setup.device)))
+        _led(replace(context, label=torch.from_numpy(setup.label).to(setup.device)), method.settle)
         setup = with_categories(setup, config, method.categories(network))
         inference = unlabelled(setup)
         if config.prune:
@@ -155,6 +167,15 @@ def train(run: Run, setup: Setup) -> None:
 
 
 @torch.no_grad()
+def _led(context: Context, hook: Callable[[Context], None]) -> None:
+    """Let a method's hook change the network on rank 0, with all ranks computing the features that it asks for."""
+    ranks.led(lambda features: hook(replace(context, features=features)), context.features)
+    network = context.network
+    shapes = ranks.first(lambda: {name: list(x.shape) for name, x in (network.state() | network.remembered()).items()})
+    network.resize(shapes)  # a method may find another number of categories
+    ranks.broadcast([*network.state().values(), *network.remembered().values()])
+
+
 def _begin(run: Run, setup: Setup, context: Context) -> None:
     """Where the network starts from: another run's, or the pretrained one with initial heads."""
     network = setup.network
@@ -163,7 +184,7 @@ def _begin(run: Run, setup: Setup, context: Context) -> None:
         given = start_from(place, run.config.start_sha256, network, setup.method, classes)
         context = replace(context, given=given)
     elif network.backbone.standardise:
-        network.standardise(setup.features())
+        network.standardise(context.features())
     setup.method.begin(context)
     extras.begin(setup.method, context)
 
@@ -175,20 +196,31 @@ def _batches(setup: Setup, long: Length, first: int, seed: int) -> Iterator[tupl
         end = (start // long.steps_per_epoch + 1) * long.steps_per_epoch if setup.method.resamples else long.steps
         steps = range(start, min(end, long.steps))
         sampler = setup.method.sampler(setup.taught, long.batch, setup.network)
-        ahead = setup.tokens.random(sampler.draws(number) for number in steps)
+        ahead = setup.tokens.random(_own_draws(sampler, number) for number in steps)
         for number, tokens in zip(steps, ahead, strict=True):
-            draws = sampler.draws(number)
-            yield draws.image, Batch.of(tokens, draws, setup.taught[draws.image], setup.device, seed)
+            draws, views = sampler.draws(number), len(setup.method.views)
+            yield draws.image, Batch.of(tokens, draws, setup.taught[draws.image], setup.device, seed, views)
         start = end
+
+
+def _own_draws(sampler: Sampler, number: int) -> Draws:
+    """This rank's slice of a step's batch; of uneven slices the smaller ones are filled up with a draw that does not count."""
+    own, largest = (sampler.draws(number, rank, ranks.count()) for rank in (ranks.rank(), 0))
+    missing = len(largest.draw) - len(own.draw)
+    if not missing:
+        return own
+    return Draws(np.append(own.draw, largest.draw[:missing]), np.append(own.image, largest.image[:missing]))
 
 
 def sgd(network: Network, schedule: ScheduleConfig) -> torch.optim.SGD:
     """SGD over the tuned blocks and the heads; no weight decay on biases and other 1-D tensors unless `decay_all`."""
-    groups = []
+    kinds: dict[tuple[float, float], list[torch.nn.Parameter]] = {}
     for name, parameter in network.trained().items():
         decay = schedule.weight_decay if parameter.ndim > 1 or schedule.decay_all else 0.0
         share = schedule.tail_lr if name.startswith("tail.") else 1.0
-        groups.append({"params": [parameter], "weight_decay": decay, "share": share})
+        kinds.setdefault((decay, share), []).append(parameter)
+    # few groups: a GPU then updates all tensors of one at once
+    groups = [{"params": same, "weight_decay": decay, "share": share} for (decay, share), same in kinds.items()]
     return torch.optim.SGD(groups, lr=schedule.lr, momentum=schedule.momentum)
 
 
@@ -207,6 +239,7 @@ class Observed:
 
     values: dict[str, float]  # the loss, the gradient's norm, the terms
     hard_label: NDArray[np.int64] | None  # (V·B,)
+    stop: bool = False  # whether a rank was asked to stop
 
     @property
     def finite(self) -> bool:
@@ -214,7 +247,7 @@ class Observed:
 
 
 def observe(loss: Loss, network: Network) -> Observed:
-    """All that is logged of a step, in one transfer."""
+    """All that is known of a step, in one transfer."""
     gradients = [p.grad for p in network.trained().values() if p.grad is not None]
     named = {"loss": loss.total, "gradient": torch.nn.utils.get_total_norm(gradients), **loss.terms}
     tensors = {name: value.detach() for name, value in named.items() if isinstance(value, torch.Tensor)}
@@ -223,7 +256,8 @@ def observe(loss: Loss, network: Network) -> Observed:
         parts.append(loss.hard_label.to(parts[0].dtype))  # exact: a float holds whole numbers up to sixteen million
     numbers = to_host(torch.cat(parts))
     values = {**named, **dict(zip(tensors, numbers[: len(tensors)].tolist(), strict=True))}
-    return Observed(values, None if loss.hard_label is None else numbers[len(tensors) :].astype(np.int64))
+    stop = values.pop("going", 1.0) < 1
+    return Observed(values, None if loss.hard_label is None else numbers[len(tensors) :].astype(np.int64), stop)
 
 
 def to_host(tensor: torch.Tensor) -> NDArray[np.float32]:
@@ -236,7 +270,8 @@ def _not_finite(run: Run, number: int, observed: Observed, images: NDArray[np.in
     values = observed.values
     paths = [str(run.manifest.paths[row]) for row in run.manifest.training_rows[images]]
     report = run.folder / "failure.json"
-    write_json(report, {"step": number, "terms": {k: str(v) for k, v in values.items()}, "images": paths})
+    if ranks.rank() == 0:
+        write_json(report, {"step": number, "terms": {k: str(v) for k, v in values.items()}, "images": paths})
     saved = checkpoint.places(run.checkpoints)
     return DebgcdError(
         f"step {number}: the loss or its gradient is not finite "
@@ -244,24 +279,3 @@ def _not_finite(run: Run, number: int, observed: Observed, images: NDArray[np.in
         f"other images (all in {report}); the last good checkpoint is {saved[-1] if saved else 'none yet'}; "
         "try a smaller schedule.lr in a new run"
     )
-
-
-@contextmanager
-def stop_requests() -> Iterator[threading.Event]:
-    """An event that Ctrl-C or a termination signal sets, so that a step is never cut in two; a second one stops at once."""
-    stop = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop  # only the main thread can handle signals
-        return
-
-    def request(number: int, frame: object) -> None:
-        if stop.is_set():
-            raise KeyboardInterrupt
-        stop.set()
-
-    before = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

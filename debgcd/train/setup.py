@@ -11,13 +11,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from debgcd import ranks
 from debgcd.data.crop import Picture
 from debgcd.data.draws import uniform
 from debgcd.data.image_cache import open_image_cache
 from debgcd.data.loader import Images, default_workers, from_files
 from debgcd.data.manifest import Manifest
 from debgcd.errors import DataError
-from debgcd.inference.infer import features
+from debgcd.inference.infer import features_shared
 from debgcd.inference.tokens import FreshTokens, MixedTokens, Tokens
 from debgcd.methods import METHODS, create
 from debgcd.methods.base import Method, Sizes
@@ -85,7 +86,10 @@ def centre_tokens(config: Config, manifest: Manifest, backbone: Backbone, cache:
     once = replace(config, run=replace(config.run, image_cache="off"))  # decoding is less work than keeping the pixels
     backbone.to(pick_device(config.run.device))
     kinds = METHODS[config.method].views
-    if config.views.bank == "on" and not has_bank(backbone, manifest.training_paths, config.views, cache, kinds):
+    there = config.views.bank == "on" and ranks.first(
+        lambda: has_bank(backbone, manifest.training_paths, config.views, cache, kinds)
+    )
+    if config.views.bank == "on" and not there:
         once = replace(once, views=replace(once.views, bank="off"))
     return open_tokens(once, manifest, backbone, cache)
 
@@ -142,8 +146,11 @@ def build(method: Method, backbone: Backbone) -> Network:
 
 
 def finite_features(network: Network, tokens: Tokens, paths: Sequence[Picture]) -> Tensor:
-    """(N, width) of the centre crops of these images; refused where they are not finite, before that spreads."""
-    found = features(network, tokens.centre(np.arange(len(paths))))
+    """(N, width) of the centre crops of these images; refused where they are not finite, before that spreads.
+
+    Of several ranks, rank 0 gets them.
+    """
+    found = features_shared(network, tokens, np.arange(len(paths)))
     broken = (~found.isfinite().all(1)).nonzero()[:, 0].tolist()
     if broken:
         raise DataError(
@@ -157,6 +164,8 @@ def frozen_features(backbone: Backbone, tokens: Tokens, paths: Sequence[Picture]
     """(N, width) of all training images' centre crops before any training, standardised where the backbone needs it."""
     network = Network(backbone, nn.ModuleDict()).to(backbone.pixel_mean.device)
     raw = finite_features(network, tokens, paths)
+    if ranks.rank():
+        return raw
     network.standardise(raw)
     return (raw - network.feature_mean) * network.feature_scale
 

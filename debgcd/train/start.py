@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
+import socket
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,10 +16,11 @@ import torch
 from torch.utils import deterministic
 
 from debgcd import config as configuration
+from debgcd import ranks
 from debgcd.data.contents import Contents, forget_contents, read_contents
 from debgcd.data.manifest import Manifest, lost_classes, require_trainable, scan, write_skipped
-from debgcd.errors import DataError, DebgcdError, UsageError
-from debgcd.files import lock, write_text
+from debgcd.errors import DataError, UsageError
+from debgcd.files import lock, read_json, write_text
 from debgcd.inference.model import Model, load_model
 from debgcd.machine import cache_folder
 from debgcd.methods import METHODS, require_method, require_package
@@ -34,13 +38,19 @@ from debgcd.train.run import Run, new_run, open_run, require_same_images
 from debgcd.train.run import create as create_run
 from debgcd.train.setup import Setup, centre_tokens, open_tokens, prepare
 
+FINISHED = "finished"
+SEEN = 60.0  # seconds until a file of another machine must be seen
+
 
 def begin(manifest: Manifest, config: Config, folder: Path, verify: bool = False) -> Run:
     """Decide what is open, write the run directory (new, see `require_new` and `new_run`), train to the end.
 
     verify: hash every image, also those whose size, times and inode say that they are as they were.
     """
+    ranks.set_timeout(config.run.timeout)
     require_ready(manifest, config)
+    if ranks.rank():
+        return _follow(folder)
     with new_run(folder):
         return _begin(manifest, config, folder, verify)
 
@@ -61,7 +71,7 @@ def _begin(manifest: Manifest, config: Config, folder: Path, verify: bool) -> Ru
     config, backbone = decide(asked, manifest)
     require_room(config, manifest, backbone, folder)
     _tell_quality(asked, config, backbone, manifest)
-    return _to_the_end(create_run(folder, config, manifest, _contents(manifest, config)), backbone)
+    return _lead(create_run(folder, config, manifest, _contents(manifest, config)), backbone)
 
 
 def _tell_quality(asked: Config, config: Config, backbone: Backbone, manifest: Manifest) -> None:
@@ -82,16 +92,57 @@ def require_ready(manifest: Manifest, config: Config) -> None:
 def resume(folder: Path, verify: bool = False) -> Run:
     """Go on where the run stands; a finished run stays as it is. verify: as for `begin`."""
     run = open_run(folder)
-    if run.finished:
+    ranks.set_timeout(run.config.run.timeout)
+    if ranks.first(lambda: run.finished):
         return run
+    if ranks.rank():
+        return _follow(folder)
     with lock(folder):
         run = open_run(folder)  # another process may have gone on with it, even to its end
         if run.finished:
+            ranks.first(lambda: FINISHED)
             return run
         if verify:
             forget_contents(run.manifest.paths, cache_folder(run.config.run.cache))
         require_same_images(run, _contents(run.manifest, run.config))
-        return _to_the_end(run, run_backbone(run))
+        _say_ranks(run)
+        return _lead(run, run_backbone(run))
+
+
+def _say_ranks(run: Run) -> None:
+    """Another number of ranks than the run began with is fine; what changes is said."""
+    with suppress(OSError, ValueError, AttributeError):
+        began = read_json(run.folder / "environment.json").get("ranks", 1)
+        if began != ranks.count():
+            say(f"ranks: {ranks.count()}, were {began} when the run began; results agree to rounding, not to the byte")
+
+
+def _lead(run: Run, backbone: Backbone) -> Run:
+    """Rank 0 has written or opened the run directory; tell the others, and train."""
+    ranks.first(lambda: _digest(run))
+    return _to_the_end(run, backbone)
+
+
+def _follow(folder: Path) -> Run:
+    """Other ranks read from the run directory what rank 0 decided, and look whether they see the same images."""
+    expected, end = ranks.first(str), time.monotonic() + SEEN
+    if expected == FINISHED:
+        return open_run(folder)
+    while not (folder / "config.yaml").is_file() and time.monotonic() < end:  # a network's disk may take its time
+        time.sleep(0.1)
+    if not (folder / "config.yaml").is_file() or _digest(run := open_run(folder)) != expected:
+        raise DataError(
+            f"rank {ranks.rank()} on {socket.gethostname()} does not see the files that rank 0 writes to {folder}; choose "
+            "another run directory, on a disk that all ranks share"
+        )
+    ranks.set_timeout(run.config.run.timeout)
+    require_same_images(run, _contents(run.manifest, run.config))
+    return _to_the_end(run, run_backbone(run))
+
+
+def _digest(run: Run) -> str:
+    files = (run.folder / name for name in ("config.yaml", "images.sha256"))
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
 def _contents(manifest: Manifest, config: Config) -> Contents:
@@ -102,6 +153,7 @@ def _contents(manifest: Manifest, config: Config) -> Contents:
 def measure(folder: Path) -> dict[str, object]:
     """`debgcd evaluate RUN`: the run's final model against the truth in its manifest, also into evaluation.json."""
     run = open_run(folder)
+    ranks.set_timeout(run.config.run.timeout)
     if not run.finished:
         raise UsageError(f"the run in {folder} has not finished; first: debgcd resume {folder}")
     cache = cache_folder(run.config.run.cache)
@@ -132,8 +184,9 @@ def _to_the_end(run: Run, backbone: Backbone) -> Run:
         if run.config.k is None:
             try:
                 run = decide_k(run, backbone, tokens)
-            except DebgcdError:
-                (run.folder / "config.yaml").unlink()  # not begun: the folder is free for a try with a K that is given
+            except (UsageError, DataError):
+                if ranks.rank() == 0:
+                    (run.folder / "config.yaml").unlink()  # not begun: the folder is free for a try with a given K
                 raise
         run = _after_first_stage(run)
         train(run, prepare(run, backbone, tokens))
@@ -147,14 +200,17 @@ def _after_first_stage(run: Run) -> Run:
         return run
     folder = run.folder / "first"
     say(f"first stage: {first}, in {folder} (start from another run with --start)")
-    if (folder / "config.yaml").exists():
+    if ranks.first((folder / "config.yaml").exists):
         done = resume(folder)
     else:
-        shutil.rmtree(folder, ignore_errors=True)  # killed before it began
+        if ranks.rank() == 0:
+            shutil.rmtree(folder, ignore_errors=True)  # killed before it began
         done = begin(run.manifest, _first_config(config, first), folder)
-    sha256 = load_model(done.model, backbone=None, cache=cache_folder(config.run.cache), device="cpu").sha256
+    cache = cache_folder(config.run.cache)
+    sha256 = ranks.first(lambda: load_model(done.model, backbone=None, cache=cache, device="cpu").sha256)
     config = replace(config, start=str(done.model.absolute()), start_sha256=sha256)
-    write_text(run.folder / "config.yaml", configuration.dump(config))
+    if ranks.rank() == 0:
+        write_text(run.folder / "config.yaml", configuration.dump(config))
     return replace(run, config=config)
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from debgcd import ranks
 from debgcd.data.manifest import Manifest
 from debgcd.errors import UsageError
 from debgcd.evaluate import novelty_auroc, score
@@ -39,11 +42,11 @@ class Metrics:
     """metrics.jsonl, one line per logged step and per evaluation; a resumed run goes on after the step it resumes from."""
 
     def __init__(self, run: Run, first_step: int):
-        self._path = run.metrics
+        self._path = run.metrics if ranks.rank() == 0 else Path(os.devnull)
         self._evaluated: set[int] = set()  # steps whose evaluation is logged
         self._keep_before(first_step)
         self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115 (closed by close)
-        self._board = _tensorboard(run) if run.config.run.tensorboard else None
+        self._board = _tensorboard(run) if run.config.run.tensorboard and ranks.rank() == 0 else None
         self._since, self._images = time.monotonic(), 0
 
     def _keep_before(self, step: int) -> None:

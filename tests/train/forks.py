@@ -34,6 +34,69 @@ def forked_together(works: Sequence[tuple[Callable[[], int], Path]], seconds: fl
     return [_wait(child, log, seconds) for child, (_, log) in zip(children, works, strict=True)]
 
 
+def ranked(
+    works: Sequence[Callable[[], int]], folder: Path, seconds: float = 120, grace: float = 5, **environment: str
+) -> list[int]:
+    """Run each work as one rank of a job, as torchrun does: if one fails, the others are told to stop, then killed.
+
+    Their exit codes, or minus signals; what they print is in folder/rank-0.log, ...
+    """
+    host, port = _store_host()
+    common = {"WORLD_SIZE": str(len(works)), "LOCAL_WORLD_SIZE": str(len(works)), "MASTER_ADDR": "127.0.0.1"}
+    common |= {"MASTER_PORT": port, "TORCHELASTIC_USE_AGENT_STORE": "True", "GLOO_SOCKET_IFNAME": "lo"}
+
+    def placed(rank: int, work: Callable[[], int]) -> Callable[[], int]:
+        def run() -> int:
+            os.environ.update(common | environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
+            return work()
+
+        return run
+
+    children = {_fork(placed(i, work), folder / f"rank-{i}.log"): i for i, work in enumerate(works)}
+    codes: dict[int, int] = {}
+    end, told = time.monotonic() + seconds, False
+    while len(codes) < len(works):
+        for child, rank in children.items():
+            if rank not in codes and (status := os.waitpid(child, os.WNOHANG))[0]:
+                codes[rank] = os.waitstatus_to_exitcode(status[1])
+        left = [child for child, rank in children.items() if rank not in codes]
+        if any(codes.values()) and not told:
+            told, end = True, min(end, time.monotonic() + grace)
+            for child in left:
+                os.kill(child, signal.SIGTERM)
+        if time.monotonic() > end:
+            for child in left:
+                os.kill(child, signal.SIGKILL)
+            assert told, f"the ranks did not end in {seconds} s: {said(folder, len(works))}"
+        time.sleep(0.005)
+    os.kill(host, signal.SIGKILL)
+    os.waitpid(host, 0)
+    return [codes[rank] for rank in range(len(works))]
+
+
+def _store_host() -> tuple[int, str]:
+    """A process with the store that torchrun would have, and its port: with its thread here, a fork could copy a held lock."""
+    from torch.distributed import TCPStore
+
+    read, write = os.pipe()
+    host = os.fork()
+    if not host:
+        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        os.write(write, str(store.port).encode())
+        while True:
+            signal.pause()
+    try:
+        return host, os.read(read, 10).decode()
+    finally:
+        os.close(read)
+        os.close(write)
+
+
+def said(folder: Path, ranks: int) -> list[str]:
+    """What each rank of a job printed."""
+    return [(folder / f"rank-{i}.log").read_text("utf-8") for i in range(ranks)]
+
+
 def _fork(work: Callable[[], int], log: Path) -> int:
     child = os.fork()
     if not child:

@@ -1,0 +1,191 @@
+"""What several ranks cost and give: torchrun with one rank, two ranks over gloo, the transfers of a step, and a million rows.
+
+.venv/bin/python benchmarks/ranks.py            a few minutes on two idle cores
+
+Ratios come from alternating runs on one machine. Updates docs/scale.json and the table in docs/scale.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from grid import write_between
+from PIL import Image
+
+from debgcd import ranks
+from debgcd.files import csv_text
+from debgcd.inference.infer import Inference
+from debgcd.inference.model import Category, categories
+from debgcd.inference.predict import COLUMNS, prediction_table, predictions_csv
+from debgcd.machine import facts
+from debgcd.progress import say
+
+ROOT = Path(__file__).resolve().parent.parent
+FILE, PAGE = ROOT / "docs" / "scale.json", ROOT / "docs" / "scale.md"
+STEPS, IMAGES, BATCH = 200, 64, 32
+ROWS, CATEGORIES = 1_000_000, 100
+WORDS_PER_ROW, PARAMETERS = (
+    4_020,
+    37_000_000,
+)  # what ImageNet-1K's heads say of a view, and what is trained (docs/scale.md)
+SMALLER = 16  # the transfers are measured with a sixteenth of that
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=5, help="pairs of runs")
+    parser.add_argument("--transfers", action="store_true", help=argparse.SUPPRESS)  # one of the two ranks
+    options = parser.parse_args()
+    if options.transfers:
+        transfers()
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        entries = {
+            "facts": facts(),
+            "steps": steps(Path(folder), options.repeats),
+            "transfers": measured(),
+            "rows": rows(),
+        }
+    FILE.write_text(json.dumps(entries, indent=2) + "\n", "utf-8")
+    write_between(PAGE, "benchmarks/ranks.py", table(entries))
+    print(table(entries))
+
+
+def steps(folder: Path, repeats: int) -> dict[str, float]:
+    """Milliseconds per step: the median over the steps of a run, then over runs."""
+    images = pictures(folder / "images")
+    launches = {
+        "one process": [sys.executable, "-m", "debgcd"],
+        "one rank": launched(1, "-m", "debgcd"),
+        "two ranks": launched(2, "-m", "debgcd"),
+    }
+    found: dict[str, list[float]] = {name: [] for name in launches}
+    for number in range(repeats):
+        for name, launch in launches.items():
+            run = folder / f"{name}-{number}".replace(" ", "-")
+            settings = {"schedule.steps": STEPS, "schedule.batch": BATCH, "views.size": 96, "views.resize": 110}
+            words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+            words += [
+                "--set",
+                "heads.warm_start=false",
+                "--set",
+                "views.bank_views=2",
+                "--cache",
+                str(folder / "cache"),
+            ]
+            words = ["train", str(images), "-o", str(run), "--preset", "small", "--k", "4", "--bank", "on", *words]
+            subprocess.run(
+                [*launch, *words], check=True, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+            )
+            lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
+            rates = [line["images_per_second"] for line in lines if "images_per_second" in line][1:]
+            found[name].append(1000 * BATCH / statistics.median(rates))
+            say(f"{name}, run {number + 1} of {repeats}: {found[name][-1]:.2f} ms per step")
+    return {name: statistics.median(times) for name, times in found.items()}
+
+
+def launched(count: int, *program: str) -> list[str]:
+    return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count), *program]
+
+
+def pictures(folder: Path) -> Path:
+    """Noise of four colours: two labelled classes, and unlabelled images of all."""
+    random = np.random.default_rng(0)
+    for i in range(IMAGES):
+        kind = i % 4
+        place = folder / "labelled" / f"class {kind}" if kind < 2 and i < IMAGES // 2 else folder / "unlabelled"
+        place.mkdir(parents=True, exist_ok=True)
+        pixels = random.integers(0, 96, (120, 120, 3)) + 40 * np.array([kind, 3 - kind, kind % 2])
+        Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(place / f"{i:03d}.png")
+    return folder
+
+
+def measured() -> dict[str, float]:
+    """Gigabytes per second of the two transfers of a step between two ranks of this machine."""
+    words = launched(2, str(Path(__file__)), "--transfers")
+    done = subprocess.run(words, check=True, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def transfers() -> None:
+    with ranks.joined():
+        said = torch.zeros(2048 // SMALLER, WORDS_PER_ROW)
+        gradient = torch.zeros(PARAMETERS // SMALLER)
+        found = {"gather": timed(lambda: ranks.gather(said)), "average": timed(lambda: ranks.average([gradient]))}
+        sizes = {"gather": said.numel() * 4 * ranks.count(), "average": gradient.numel() * 4}
+        if ranks.rank() == 0:
+            print(json.dumps({name: sizes[name] / seconds / 1e9 for name, seconds in found.items()}), flush=True)
+        ranks.meet()
+
+
+def timed(work: Any, repeats: int = 15) -> float:
+    times = []
+    for _ in range(repeats):
+        ranks.meet()
+        begun = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - begun)
+    return statistics.median(times)
+
+
+def rows() -> dict[str, float]:
+    """Seconds to make predictions.csv of a million images from what the model says, and by a loop over a tenth of them."""
+    random = np.random.default_rng(0)
+    top = random.integers(0, CATEGORIES, (ROWS, 3))
+    said = Inference(top, random.random((ROWS, 3), np.float32), random.random(ROWS, np.float32))
+    names = categories([f"class {i:05d}" for i in range(CATEGORIES // 2)], CATEGORIES)
+    paths = [Path(f"{i}.jpg") for i in range(ROWS)]
+    begun = time.perf_counter()
+    text = predictions_csv(prediction_table(paths, said, names, None))
+    ours, begun = time.perf_counter() - begun, time.perf_counter()
+    looped = loop_form(paths[: ROWS // 10], said, names)
+    assert text.startswith(looped)
+    return {"seconds": ours, "loop": 10 * (time.perf_counter() - begun), "bytes": len(text)}
+
+
+def loop_form(paths: list[Path], said: Inference, names: list[Category]) -> str:
+    """Row by row, as it was before."""
+    table = []
+    for i, path in enumerate(paths):
+        best = names[said.top[i, 0]]
+        row = [str(path), best.category, best.id, best.name, "true" if best.known else "false"]
+        row += [f"{float(said.probability[i, 0]):.6f}", f"{float(said.novelty[i]):.6f}"]  # type: ignore[index]
+        for rank in range(3):
+            row += [names[said.top[i, rank]].id, f"{float(said.probability[i, rank]):.6f}"]
+        table.append([*row, ""])
+    return csv_text(COLUMNS, table)
+
+
+def table(entries: dict[str, Any]) -> str:
+    step, speed, written = entries["steps"], entries["transfers"], entries["rows"]
+    alone, lines = step["one process"], ["| what | measured | against one process |", "|---|---|---|"]
+    for name, milliseconds in step.items():
+        share = "" if name == "one process" else f"{100 * (milliseconds / alone - 1):+.1f} %"
+        lines.append(f"| step of {BATCH} images, {name} | {milliseconds:.2f} ms | {share} |")
+    lines.append(f"| `gather` between two ranks, gloo on this machine | {speed['gather']:.2f} GB/s | |")
+    lines.append(f"| `average` between two ranks, gloo on this machine | {speed['average']:.2f} GB/s | |")
+    loop = f"{written['loop']:.1f} s row by row, {written['loop'] / written['seconds']:.1f} times as long"
+    lines.append(
+        f"| predictions.csv of a million images, from what the model says | {written['seconds']:.1f} s | {loop} |"
+    )
+    about = entries["facts"]
+    lines.append("")
+    lines.append(
+        f"Measured {about['date']} on {about['processor']}, {about['cores']} cores, torch {about['versions']['torch']}."
+    )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

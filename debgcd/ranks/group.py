@@ -1,0 +1,285 @@
+"""This rank's place among those of a job: joining, short messages, and waiting with a limit."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+import re
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+from debgcd import __version__
+from debgcd.errors import DebgcdError, UsageError
+from debgcd.files import parse_json
+
+TIMEOUT = 600.0  # seconds, until a run's configuration says otherwise
+BEAT = 1.0  # seconds between two signs of life
+NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # as torchrun sets them
+TURN = "DEBGCD_TURN"  # names one of several jobs that share a store, such as the runs of `debgcd reproduce`
+
+T = TypeVar("T")
+
+
+class Lost(DebgcdError):
+    """Another rank has failed, has ended or does not answer; the reason is there, not here."""
+
+
+@dataclass
+class Group:
+    """A rank's place among several."""
+
+    store: Any
+    rank: int
+    count: int
+    timeout: float = TIMEOUT
+    connected: bool = False
+    beaten: float = 0.0
+    numbers: Iterator[int] = field(default_factory=itertools.count)  # of messages, alike on all ranks
+
+
+_group: ContextVar[Group | None] = ContextVar("ranks", default=None)
+
+
+def current() -> Group | None:
+    """The place that this process has; None if it works alone."""
+    return _group.get()
+
+
+def rank() -> int:
+    """This process's number; 0 writes the files and speaks."""
+    group = _group.get()
+    return 0 if group is None else group.rank
+
+
+def count() -> int:
+    """How many ranks there are."""
+    group = _group.get()
+    return 1 if group is None else group.count
+
+
+def local_rank() -> int:
+    """The number on this machine, which is that of the GPU to use."""
+    return int(os.environ.get("LOCAL_RANK", "0")) if count() > 1 else 0
+
+
+def local_count() -> int:
+    """How many ranks share this machine."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if count() > 1 else 1
+
+
+def share(items: int, unit: int = 1) -> slice:
+    """This rank's part of so many items: whole units of them, except at the end. If any rank has some, rank 0 has."""
+    units = -(-items // unit)
+    start, end = (-(-units * i // count()) * unit for i in (rank(), rank() + 1))
+    return slice(start, end)
+
+
+def launched() -> bool:
+    """Whether a launcher such as torchrun started this process."""
+    return "RANK" in os.environ
+
+
+def restarted() -> bool:
+    """Whether torchrun started the job again after a failure (`--max-restarts`)."""
+    return launched() and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+
+
+@contextmanager
+def joined() -> Iterator[None]:
+    """Take this rank's place among those that the environment names; refuses ranks that run other code."""
+    if not launched():
+        yield
+        return
+    number, ranks = _place()
+    if ranks == 1:
+        yield
+        return
+    group = Group(_store(), number, ranks)
+    token = _group.set(group)
+    try:
+        code = first(_code)
+        if code != _code():
+            failed()
+            raise UsageError(
+                f"rank {number} on {socket.gethostname()} runs another debgcd or torch than rank 0; install the same version"
+            )
+        yield
+    finally:
+        _group.reset(token)
+        if group.connected:
+            import torch.distributed as dist
+
+            with suppress(RuntimeError):
+                dist.destroy_process_group()
+
+
+def _place() -> tuple[int, int]:
+    missing = [name for name in NEEDED if not os.environ.get(name)]
+    if missing:
+        raise UsageError(
+            f"RANK is set but {missing[0]} is not; start with torchrun, set all of {', '.join(NEEDED)}, or unset RANK"
+        )
+    try:
+        number, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        int(os.environ["MASTER_PORT"]), int(os.environ.get("LOCAL_RANK", "0"))
+    except ValueError as error:
+        raise UsageError(f"RANK, WORLD_SIZE, LOCAL_RANK and MASTER_PORT must be whole numbers ({error})") from error
+    if not 0 <= number < ranks:
+        raise UsageError(f"RANK is {number} but WORLD_SIZE is {ranks}; ranks are numbered from 0 to WORLD_SIZE - 1")
+    return number, ranks
+
+
+def _store() -> Any:
+    """The key-value store that torchrun started, else one that rank 0 starts."""
+    import torch.distributed as dist
+
+    where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+    try:
+        store, _, _ = next(dist.rendezvous("env://", timeout=timedelta(seconds=TIMEOUT)))
+    except (RuntimeError, ValueError, OSError) as error:
+        if "EADDRINUSE" in str(error) or "in use" in str(error):
+            raise UsageError(f"{where} is in use by another program; choose another MASTER_PORT") from error
+        raise UsageError(
+            f"rank {os.environ['RANK']} cannot reach the other ranks at {where}; check MASTER_ADDR and MASTER_PORT, and that "
+            f"all {os.environ['WORLD_SIZE']} ranks were started"
+        ) from error
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # what was said before a restart is still in the store
+    return dist.PrefixStore(f"debgcd/{attempt}/{os.environ.get(TURN, '')}", store)
+
+
+def _code() -> str:
+    """A hash of what this rank runs."""
+    import torch
+
+    digest = hashlib.sha256(f"{__version__} {torch.__version__}".encode())
+    folder = Path(__file__).parents[1]
+    for path in sorted(folder.rglob("*.py")):
+        digest.update(str(path.relative_to(folder)).encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def surroundings(turn: str) -> dict[str, str]:
+    """What a process needs in its environment to take this rank's place in a job of its own, which all ranks name alike."""
+    return {TURN: turn, "TORCHELASTIC_USE_AGENT_STORE": "True"} if count() > 1 else {}
+
+
+def set_timeout(seconds: float) -> None:
+    """How long to wait for a rank that shows no sign of life."""
+    group = _group.get()
+    if group is not None:
+        group.timeout = seconds
+
+
+def failed() -> bool:
+    """Tell the others that this rank ends with an error; True if no other one has said so before: then it may speak."""
+    group = _group.get()
+    if group is None:
+        return True
+    with suppress(RuntimeError):
+        me = str(group.rank)
+        return bool(group.store.compare_set("failed", "", me).decode() == me)
+    return group.rank < 2  # no store, so nobody can agree; rank 0 may have been the one that had it
+
+
+def alive() -> None:
+    """A sign of life, for ranks that wait; called wherever work makes progress, and cheap."""
+    group = _group.get()
+    if group is not None and time.monotonic() - group.beaten > BEAT:
+        group.beaten = time.monotonic()
+        with covered(group):
+            group.store.add("alive", 1)
+
+
+# Messages: JSON, through the store. Ranks may arrive at any time, as long as some rank shows signs of life.
+
+
+def objects(value: Any) -> list[Any]:
+    """What each rank says, in their order."""
+    group = _group.get()
+    if group is None:
+        return [value]
+    number = next(group.numbers)
+    keys = [f"{number}/{i}" for i in range(group.count)]
+    with covered(group):
+        group.store.set(keys[group.rank], json.dumps(value))
+        _wait(group, keys)
+        return [parse_json(group.store.get(key)) for key in keys]
+
+
+def meet() -> None:
+    """Wait for all ranks."""
+    objects(None)
+
+
+def first(work: Callable[[], T]) -> T:
+    """What `work` returns on rank 0, as JSON data; it runs there alone."""
+    group = _group.get()
+    if group is None:
+        return work()
+    key = f"{next(group.numbers)}/first"
+    value = work() if group.rank == 0 else None
+    with covered(group):
+        if group.rank == 0:
+            group.store.set(key, json.dumps(value))
+        _wait(group, [key])
+        return parse_json(group.store.get(key))
+
+
+def led(work: Callable[[Callable[[], T]], object], together: Callable[[], T]) -> None:
+    """Run `work` on rank 0 alone; it is given a function that runs `together`, a collective, on all ranks."""
+    group = _group.get()
+    if group is None:
+        work(together)
+    elif group.rank == 0:
+
+        def call() -> T:
+            first(lambda: True)
+            return together()
+
+        work(call)
+        first(lambda: False)
+    else:
+        while first(bool):  # what rank 0 says
+            together()
+
+
+def _wait(group: Group, keys: list[str]) -> None:
+    seen, since, pause = -1, time.monotonic(), 0.0005
+    while not group.store.check(keys):
+        time.sleep(pause)
+        pause = min(2 * pause, 0.05)
+        if pause < 0.05:
+            continue
+        if group.store.check(["failed"]) and not group.store.check(keys):  # it may have spoken before it failed
+            raise Lost(f"rank {group.store.get('failed').decode()} failed")
+        signs = group.store.add("alive", 0)
+        if signs != seen:
+            seen, since = signs, time.monotonic()
+        elif time.monotonic() - since > group.timeout:
+            silent = [key.split("/")[1].replace("first", "0") for key in keys if not group.store.check([key])]
+            raise Lost(
+                f"no sign of life from rank {', '.join(silent)} for {group.timeout:g} s (run.timeout); it hangs or has ended"
+            )
+
+
+@contextmanager
+def covered(group: Group) -> Iterator[None]:
+    """Turn what torch says of other ranks into one sentence."""
+    try:
+        yield
+    except RuntimeError as error:  # torch.distributed's errors are some of these
+        reason = re.sub(r"^\[\S+\] ", "", str(error).splitlines()[0]).partition(". ")[
+            0
+        ]  # without the place in gloo's source
+        raise Lost(
+            f"another rank has ended, or did not answer within {group.timeout:g} s (run.timeout): {reason}"
+        ) from error

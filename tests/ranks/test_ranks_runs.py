@@ -1,0 +1,391 @@
+"""Runs on several ranks: the results of one, files from rank 0 alone, and faults that end the whole job."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from forks import Hook, at_call, command, debgcd, die, forked, logged_steps, ranked, result, said
+from quick import train_arguments
+from safetensors.torch import load_file
+
+from debgcd import ranks
+from debgcd.errors import DataError, UsageError
+from debgcd.model.precision import pick_device
+
+ROOT = Path(__file__).parents[2]
+STEPS = 12
+SOAK = bool(os.environ.get("DEBGCD_SOAK"))  # make soak: every step, either rank, every fault
+
+
+def together(words: Sequence[object], folder: Path, count: int = 2, hooks: dict[int, Hook] | None = None) -> list[int]:
+    """The command on so many ranks; `hooks` plants what goes wrong, by rank."""
+    folder.mkdir(exist_ok=True)
+    return ranked([command(words, (hooks or {}).get(i)) for i in range(count)], folder, grace=2)
+
+
+def sentences(folder: Path, count: int = 2) -> list[str]:
+    """Complaints of all ranks; a traceback fails the test."""
+    texts = said(folder, count)
+    assert not any("Traceback" in text for text in texts), texts
+    return [line for text in texts for line in text.splitlines() if line.startswith("debgcd: ")]
+
+
+class Job:
+    """A run on two ranks, undisturbed, and the means to repeat it."""
+
+    def __init__(self, source: Path, folder: Path):
+        self.source, self.folder = source, folder
+        assert together(self.words(folder / "whole"), folder / "logs") == [0, 0], said(folder / "logs", 2)
+        self.result = result(folder / "whole")
+
+    def words(self, run: Path, **settings: object) -> list[str]:
+        more = ("--bank", "on", "--cache", self.folder / "cache")
+        return train_arguments(self.source, run, *more, schedule__batch=7, **settings)
+
+    def resume(self, run: Path, logs: Path) -> None:
+        """Go on to the end, which must be that of the undisturbed run."""
+        assert together(["resume", run], logs) == [0, 0], said(logs, 2)
+        assert result(run) == self.result
+        assert logged_steps(run) == list(range(1, STEPS + 1))
+
+
+@pytest.fixture(scope="module")
+def job(shared_csv: Path, tmp_path_factory: pytest.TempPathFactory) -> Job:
+    return Job(shared_csv, tmp_path_factory.mktemp("ranks"))
+
+
+def files(run: Path) -> set[str]:
+    return {str(path.relative_to(run)) for path in run.rglob("*")}
+
+
+def scores(run: Path) -> dict[str, Any]:
+    """evaluation.json without what was seen during training, which depends on rounding."""
+    return {
+        name: value for name, value in json.loads((run / "evaluation.json").read_text()).items() if name != "health"
+    }
+
+
+def bank(cache: Path) -> bytes:
+    (records,) = cache.glob("banks/*/records")
+    return records.read_bytes()
+
+
+def test_two_ranks_end_as_one(job: Job, tmp_path: Path) -> None:
+    alone, whole = tmp_path / "alone", job.folder / "whole"
+    words = [*job.words(alone), "--cache", tmp_path / "cache"]
+    assert debgcd(words, tmp_path / "log") == 0, (tmp_path / "log").read_text()
+    assert files(alone) == files(whole)
+    assert bank(tmp_path / "cache") == bank(job.folder / "cache")
+    one, two = (load_file(run / "model" / "model.safetensors") for run in (alone, whole))
+    for name in one:
+        assert float((one[name] - two[name]).abs().max()) <= 1e-4 * float(one[name].abs().max()), name
+    assert json.loads((alone / "environment.json").read_text())["ranks"] == 1
+    assert json.loads((whole / "environment.json").read_text())["ranks"] == 2
+    assert scores(alone) == scores(whole)
+    assert said(job.folder / "logs", 2)[1] == ""  # rank 1 says nothing
+
+
+def test_fresh_views_and_an_estimated_k(job: Job, shared_csv: Path, tmp_path: Path) -> None:
+    """Without a bank, and with all that happens before the first step: standardised features, K, a warm start."""
+    runs = {"alone": tmp_path / "alone", "two": tmp_path / "two"}
+    for name, run in runs.items():
+        settings = {"schedule__steps": 3, "heads__warm_start": "true", "schedule__batch": 5}
+        words = train_arguments(shared_csv, run, "--k", "auto", "--cache", tmp_path / "cache", **settings)
+        if name == "alone":
+            assert debgcd(words, tmp_path / "log") == 0, (tmp_path / "log").read_text()
+        else:
+            assert together(words, tmp_path / "logs") == [0, 0], said(tmp_path / "logs", 2)
+    one, two = (scores(run) for run in runs.values())
+    assert one == two and one["k"] >= 2
+    one, two = (
+        [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()] for run in runs.values()
+    )
+    losses = [[line["loss"] for line in lines if "loss" in line] for lines in (one, two)]
+    assert len(losses[0]) == 3 and losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+def test_more_ranks_than_images_in_a_batch(shared_csv: Path, job: Job, tmp_path: Path) -> None:
+    """Four ranks, batches of three: one of them has no work, and nothing waits for it."""
+    words = train_arguments(
+        shared_csv,
+        tmp_path / "run",
+        "--bank",
+        "on",
+        "--cache",
+        job.folder / "cache",
+        schedule__batch=3,
+        schedule__steps=2,
+    )
+    assert together(words, tmp_path / "logs", 4) == [0] * 4, said(tmp_path / "logs", 4)
+
+
+def test_evaluation_on_eight_ranks_is_that_of_one(job: Job, tmp_path: Path) -> None:
+    """To the last digit, and so is a prediction."""
+    run = job.folder / "whole"
+    before, written = (run / "evaluation.json").read_bytes(), (run / "evaluation.json").stat().st_mtime_ns
+    small = replaced("debgcd.inference.infer.CENTRE_BATCH", 2)  # type: ignore[arg-type]  # so that each rank has images
+    codes = together(["evaluate", run], tmp_path / "logs", 8, dict.fromkeys(range(8), small))
+    assert codes == [0] * 8, said(tmp_path / "logs", 8)
+    assert (run / "evaluation.json").read_bytes() == before
+    assert (run / "evaluation.json").stat().st_mtime_ns > written
+
+
+def hang() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    time.sleep(600)
+
+
+def fail() -> None:
+    raise DataError("planted")
+
+
+FAULTS: dict[str, Callable[[], Any]] = {"kill": die, "raise": fail, "hang": hang}
+SOME = [("hang", 8, 1)]  # torchrun's test below kills one, those of bad input raise
+ALL = [(fault, step, rank) for fault in FAULTS for step in range(1, STEPS + 1) for rank in range(2)]
+
+
+@pytest.mark.parametrize(("fault", "step", "rank"), ALL if SOAK else SOME)
+def test_a_rank_that_fails_ends_all_and_nothing_is_lost(
+    job: Job, tmp_path: Path, fault: str, step: int, rank: int
+) -> None:
+    run = tmp_path / "run"
+    begun = time.monotonic()
+    hook = at_call("debgcd.train.loop.step", step, FAULTS[fault])
+    patience = 3 if fault == "hang" else 600
+    codes = together(job.words(run, run__timeout=patience), tmp_path / "failed", hooks={rank: hook})
+    assert time.monotonic() - begun < 60
+    assert all(codes), codes
+    told = sentences(tmp_path / "failed")
+    assert len(told) == 1 and ("planted" in told[0]) == (fault == "raise"), told
+    if fault == "raise":
+        assert codes[rank] == 3
+    else:
+        assert told[0].endswith(f"; to continue: debgcd resume {run}")
+    assert not (run / "predictions.csv").exists()
+    saved = [int(place.name[5:]) for place in sorted((run / "checkpoints").glob("step-*"))]
+    assert saved[-1:] == ([3 * ((step - 1) // 3)] if step > 3 else [])  # the last one before the fault
+    settings = (run / "config.yaml").read_text().replace(f"timeout: {patience}.0", "timeout: 600.0")
+    (run / "config.yaml").write_text(settings)  # a busy machine is no reason to fail
+    job.resume(run, tmp_path / "resumed")
+
+
+@pytest.mark.parametrize("rank", [0, 1] if SOAK else [1])
+def test_a_signal_to_one_rank_stops_all_after_one_checkpoint(job: Job, tmp_path: Path, rank: int) -> None:
+    run = tmp_path / "run"
+    hook = at_call("debgcd.train.loop.step", 5, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    assert together(job.words(run), tmp_path / "stopped", hooks={rank: hook}) == [130, 130]
+    assert sentences(tmp_path / "stopped") == [f"debgcd: stopped; to continue: debgcd resume {run}"]
+    assert [place.name for place in sorted((run / "checkpoints").glob("step-*"))] == ["step-00000003", "step-00000005"]
+    job.resume(run, tmp_path / "resumed")
+
+
+@pytest.mark.skipif(not SOAK, reason="make soak")
+def test_another_number_of_ranks_goes_on_and_says_so(job: Job, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    hook = at_call("debgcd.train.loop.step", 5, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    assert together(job.words(run), tmp_path / "stopped", hooks={0: hook}) == [130, 130]
+    assert debgcd(["resume", run], tmp_path / "log") == 0
+    assert "ranks: 1, were 2 when the run began; results agree to rounding" in (tmp_path / "log").read_text()
+    one, two = (load_file(each / "model" / "model.safetensors") for each in (run, job.folder / "whole"))
+    for name in one:
+        assert float((one[name] - two[name]).abs().max()) <= 1e-4 * float(one[name].abs().max()), name
+
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+DYING = """
+import os, signal, sys
+from debgcd import ranks
+from debgcd.cli import main
+from debgcd.train import loop
+step, calls = loop.step, []
+def planted(*words):
+    calls.append(1)
+    if len(calls) == 5 and ranks.rank() == 1 and not ranks.restarted():
+        os.kill({whom}, signal.{what})
+    return step(*words)
+loop.step = planted
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def torchrun(job: Job, tmp_path: Path, whom: str, what: str, *more: str) -> subprocess.CompletedProcess[str]:
+    (tmp_path / "dying.py").write_text(DYING.format(whom=whom, what=what))
+    words = [*TORCHRUN, *more, str(tmp_path / "dying.py"), *job.words(tmp_path / "run")]
+    surroundings = {**os.environ, "PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": "lo"}
+    return subprocess.run(words, capture_output=True, text=True, timeout=300, env=surroundings, check=False)
+
+
+def test_torchrun_restarts_what_was_killed(job: Job, tmp_path: Path) -> None:
+    """The same command goes on where the run stands (TORCHELASTIC_RESTART_COUNT)."""
+    done = torchrun(job, tmp_path, "os.getpid()", "SIGKILL", "--max-restarts", "1")
+    assert done.returncode == 0, done.stderr
+    assert result(tmp_path / "run") == job.result
+    assert logged_steps(tmp_path / "run") == list(range(1, STEPS + 1))
+
+
+@pytest.mark.skipif(not SOAK, reason="make soak")
+def test_a_signal_to_torchrun_reaches_all_ranks(job: Job, tmp_path: Path) -> None:
+    done = torchrun(job, tmp_path, "os.getppid()", "SIGTERM")
+    assert done.returncode != 0
+    assert done.stderr.count("debgcd: stopped; to continue: debgcd resume") == 1, done.stderr
+    job.resume(tmp_path / "run", tmp_path / "resumed")
+
+
+# Bad input.
+
+
+def test_a_rank_without_an_address(
+    command: Callable[..., Any], shared_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for name in ("MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    found = command("train", shared_folder, "-o", "nowhere")
+    assert found.code == 2 and "RANK is set but MASTER_ADDR is not; start with torchrun" in found.complaint
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", "many")
+    assert command("train", shared_folder, "-o", "nowhere").code == 2
+    monkeypatch.setenv("MASTER_PORT", "1")
+    monkeypatch.setenv("RANK", "2")
+    found = command("train", shared_folder, "-o", "nowhere")
+    assert found.code == 2 and "RANK is 2 but WORLD_SIZE is 2" in found.complaint
+
+
+def test_a_port_in_use(job: Job, tmp_path: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+
+        def work() -> int:
+            port = str(other.getsockname()[1])
+            os.environ.update(RANK="0", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+            return command(job.words(tmp_path / "run"))()
+
+        assert forked(work, tmp_path / "rank-0.log") == 2
+    (line,) = sentences(tmp_path, 1)
+    assert "is in use by another program; choose another MASTER_PORT" in line
+
+
+def replaced(target: str, value: Callable[..., Any]) -> Hook:
+    def install() -> None:
+        import pkgutil
+
+        where, _, name = target.rpartition(".")
+        setattr(pkgutil.resolve_name(where), name, value)
+
+    return install
+
+
+def test_ranks_that_run_other_code(job: Job, tmp_path: Path) -> None:
+    hooks = {1: replaced("debgcd.ranks.group._code", lambda: "another")}
+    codes = together(job.words(tmp_path / "run"), tmp_path / "logs", hooks=hooks)
+    (line,) = sentences(tmp_path / "logs")
+    assert codes[1] == 2 and "rank 1" in line and "another debgcd or torch than rank 0" in line
+    assert codes[0] != 0
+
+
+def test_ranks_that_see_other_images(job: Job, tmp_path: Path) -> None:
+    def other(path: Path) -> bytes:
+        return b"x" * 32
+
+    def install() -> None:
+        replaced("debgcd.data.contents._digest", other)()
+        replaced("debgcd.data.contents._known", lambda paths, cache: {})()
+
+    codes = together(job.words(tmp_path / "run"), tmp_path / "logs", hooks={1: install})
+    (line,) = sentences(tmp_path / "logs")
+    assert codes[1] == 3 and "images have changed since the run began" in line
+
+
+def test_a_run_directory_that_a_rank_cannot_see(job: Job, tmp_path: Path) -> None:
+    words = [job.words(tmp_path / name) for name in ("here", "there")]
+
+    def elsewhere() -> int:
+        replaced("debgcd.train.start.SEEN", 0.5)()  # type: ignore[arg-type]
+        return command(words[1])()
+
+    codes = ranked([command(words[0]), elsewhere], tmp_path)
+    (line,) = sentences(tmp_path)
+    assert codes[1] == 3 and "rank 1 on" in line and "does not see the files that rank 0 writes to" in line
+
+
+def test_a_cache_that_a_rank_cannot_see(job: Job, tmp_path: Path) -> None:
+    unseen = replaced("debgcd.store._look", lambda folder, recipe: (np.empty(0, np.int64), 0))
+    codes = together(job.words(tmp_path / "run"), tmp_path / "logs", hooks={1: unseen})
+    (line,) = sentences(tmp_path / "logs")
+    assert codes[1] == 3 and "by rank 1 on" in line and "on a disk that all ranks share" in line
+
+
+def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    for name, value in (("count", 4), ("local_rank", 3), ("rank", 3)):
+        monkeypatch.setattr(ranks, name, lambda value=value: value)
+    with pytest.raises(UsageError, match="rank 3 is number 3 on its machine, which has 2 GPUs"):
+        pick_device("auto")
+
+
+# Predictions, in parts.
+
+
+def rows(table: Path) -> list[dict[str, str]]:
+    with open(table, encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_predictions_of_two_ranks_in_parts(job: Job, shared_folder: Path, tmp_path: Path) -> None:
+    """The same rows whatever the number of ranks and the size of parts, to rounding; after a kill, to the byte."""
+    run, source = job.folder / "whole", shared_folder / "unlabelled"
+    small = replaced("debgcd.inference.predict.UNIT", 3)  # type: ignore[arg-type]
+    assert debgcd(["predict", run, source, "-o", tmp_path / "one.csv"], tmp_path / "log") == 0
+    words = ["predict", run, source, "-o"]
+    assert together([*words, tmp_path / "whole.csv"], tmp_path / "logs", hooks={0: small, 1: small}) == [0, 0]
+
+    def killed() -> None:
+        small()
+        at_call("debgcd.inference.parts.Parts.add", 3)()
+
+    words.append(str(tmp_path / "two.csv"))
+    codes = together(words, tmp_path / "killed", hooks={0: killed, 1: small})
+    assert all(codes) and not (tmp_path / "two.csv").exists()
+    assert together(words, tmp_path / "again", hooks={0: small, 1: small}) == [0, 0], said(tmp_path / "again", 2)
+    assert "12 images are done already: going on" in said(tmp_path / "again", 2)[0]
+    assert (tmp_path / "two.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
+    assert not list(tmp_path.glob(".*"))
+    for one, two in zip(rows(tmp_path / "one.csv"), rows(tmp_path / "two.csv"), strict=True):
+        for name in one:
+            if name in ("confidence", "novelty") or name.endswith("_p"):
+                assert float(one[name]) == pytest.approx(float(two[name]), abs=1e-5)
+            else:
+                assert one[name] == two[name]
+
+
+def test_predictions_as_parquet(job: Job, shared_folder: Path, tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    run, source = job.folder / "whole", shared_folder / "unlabelled"
+
+    def work(name: str) -> Callable[[], int]:
+        return command(["predict", run, source, "-o", tmp_path / name], replaced("debgcd.inference.predict.UNIT", 5))  # type: ignore[arg-type]
+
+    for name in ("out.parquet", "out.csv"):
+        assert forked(work(name), tmp_path / "log") == 0, (tmp_path / "log").read_text()
+    table, text = parquet.read_table(tmp_path / "out.parquet").to_pydict(), rows(tmp_path / "out.csv")
+    assert list(table) == list(text[0]) and len(table["path"]) == len(text) == 14
+    for i, row in enumerate(text):
+        assert table["path"][i] == row["path"] and table["known"][i] == (row["known"] == "true")
+        assert f"{table['confidence'][i]:.6f}" == row["confidence"] and str(table["category"][i]) == row["category"]
