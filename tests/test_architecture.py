@@ -29,6 +29,7 @@ ROOMS = [
     {"train"},
     {"check", "estimate", "discoverer"},
     {"figures"},
+    {"report"},
     {"demo"},
     {"bench"},
     {"reproduce"},

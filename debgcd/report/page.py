@@ -7,6 +7,7 @@ import csv
 import hashlib
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,12 @@ import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from debgcd import __version__
-from debgcd.errors import DataError
+from debgcd.errors import DataError, DebgcdError
 from debgcd.files import csv_field, write_text
 from debgcd.progress import progress
 from debgcd.report.describe import UNSURE, Description, describe, duplicates
 from debgcd.report.look import Look, look
+from debgcd.report.plots import draw, image_file
 from debgcd.report.project import project
 from debgcd.report.thumbnails import fingerprints, thumbnails
 from debgcd.report.trust import order_of_interest
@@ -27,13 +29,17 @@ from debgcd.train.run import Run
 
 TEMPLATES = Path(__file__).parent / "templates"
 MOST = 5000  # images on the page: beyond that a random part of each category
-FILE = "report.html"
+CAPTIONS = {
+    "utilisation": "Share of the unlabelled images that teach the debiased classifier, over the epochs.",
+    "classifiers": "The two classifiers over the epochs.",
+    "errors": "Kinds of error: Old images in another Old class or in a new one, New images in an Old class or in another new one.",
+}
 
 
 def write_report(run: Run, out: Path, cache: Path) -> None:
     """Write the report of a finished run, atomically."""
     seen = look(run, cache)
-    write_text(out, render(seen, page_data(seen, cache)))
+    write_text(out, render(seen, page_data(seen, cache), _figures(run, cache)))
 
 
 def render(look: Look, data: dict[str, Any], figures: Sequence[dict[str, str]] = ()) -> str:
@@ -205,6 +211,16 @@ def _warnings(look: Look, data: dict[str, Any]) -> list[str]:
     gone = sum(bool(reason) for reason in data["images"]["reason"])
     if gone:
         found.append(f"{gone} images cannot be read any more; they are grey here and were left out of trust and map.")
+    return found
+
+
+def _figures(run: Run, cache: Path) -> list[dict[str, str]]:
+    """Those figures of the paper that take no time and that this run has; none without matplotlib."""
+    found = []
+    for name, caption in CAPTIONS.items():
+        with suppress(DebgcdError):
+            figure = image_file(draw(name, [run], cache), ".svg")
+            found.append({"caption": caption, "svg": base64.b64encode(figure).decode()})
     return found
 
 

@@ -53,8 +53,8 @@ class Gallery {
   picture(image, eager) {
     const source = this.images.thumb[image];
     if (source) {
-      const loading = eager ? null : "lazy";
-      return make("img", { src: `data:image/webp;base64,${source}`, alt: "", width: 80, height: 80, loading });
+      const decoding = eager ? null : "async";
+      return make("img", { src: `data:image/webp;base64,${source}`, alt: "", width: 80, height: 80, decoding });
     }
     return make("span", { class: "grey" }, this.images.reason[image] || "no picture");
   }
