@@ -30,6 +30,7 @@ ROOMS = [
     {"check", "estimate", "discoverer"},
     {"figures"},
     {"report"},
+    {"export"},
     {"demo"},
     {"bench"},
     {"reproduce"},

@@ -16,7 +16,9 @@ from debgcd.progress import escaped, say
 if TYPE_CHECKING:
     from debgcd.train.run import Run
 
-FIGURES = "tsne, utilisation, classifiers, novelty, attention, errors, k"  # a test compares this with the list in report/
+FIGURES = (
+    "tsne, utilisation, classifiers, novelty, attention, errors, k"  # a test compares this with the list in report/
+)
 
 
 def add(subparsers: Subparsers) -> None:
@@ -30,7 +32,11 @@ def add(subparsers: Subparsers) -> None:
     )
     parser.add_argument("run", type=Path, metavar="RUN")
     parser.add_argument(
-        "-o", dest="out", type=Path, metavar="FILE", help="output (default: RUN/report.html, or RUN/figures/NAME.png and .svg)"
+        "-o",
+        dest="out",
+        type=Path,
+        metavar="FILE",
+        help="output (default: RUN/report.html, or RUN/figures/NAME.png and .svg)",
     )
     parser.add_argument("--figure", metavar="NAME", help=f"a figure instead of the page: {FIGURES}")
     parser.add_argument("--beside", type=Path, metavar="RUN2", help="another run to compare with in the figure")

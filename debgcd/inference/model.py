@@ -22,6 +22,7 @@ from debgcd import config as configuration
 from debgcd.data.rows import text
 from debgcd.errors import DataError, UsageError
 from debgcd.files import new_folder, read_json, write_json, write_text
+from debgcd.inference.card import model_card
 from debgcd.methods import create
 from debgcd.methods.base import Method, Sizes
 from debgcd.model.load import load_backbone
@@ -98,10 +99,12 @@ def save_model(
     images: int,
     labels: Sequence[Label] | None = None,
     novel: Novel | None = None,
+    labelled: int | None = None,
+    scores: Mapping[str, Any] | None = None,
 ) -> None:
     """Write the folder at one instant; the same training gives the same model.safetensors, byte for byte.
 
-    images: how many it was trained on. labels, novel: see `Model`.
+    images: how many it was trained on. labels, novel: see `Model`. labelled, scores: for the card, see `model_card`.
     """
     known = sum(category.known for category in categories)
     with new_folder(folder) as new:
@@ -118,7 +121,9 @@ def save_model(
         write_json(new / "categories.json", [category.to_json() for category in categories])
         if labels is not None:
             write_json(new / LABELS, labels)
-        write_text(new / "README.md", _card(config, categories))
+        names = [category.id for category in categories if category.known]
+        card = model_card(config, names, len(categories) - known, images, views_label(config), labelled, scores)
+        write_text(new / "README.md", card)
 
 
 def load_model(folder: Path, *, backbone: str | None, cache: Path, device: str = "auto") -> Model:
@@ -289,21 +294,6 @@ def _problem(entry: Any, i: int, known: int, ids: Mapping[str, int]) -> str:
         of = "the known class in entry" if ids[entry["id"]] < known <= i else "entry"
         return f"has the id {entry['id']!r} of {of} {ids[entry['id']]}; ids must be unique"
     return ""
-
-
-def _card(config: Config, categories: Sequence[Category]) -> str:
-    known = [category.id for category in categories if category.known]
-    return f"""# A category-discovery model
-
-Made by debgcd with the method `{config.method}` (preset `{config.preset}`, seed {config.seed}).
-
-- Categories: {len(categories)}, of which {len(known)} are known classes ({", ".join(known[:10])}{", ..." if len(known) > 10 else ""})
-  and {len(categories) - len(known)} were discovered. `categories.json` lists them; a discovered one keeps its id whatever it is named.
-- Backbone: `{config.backbone.name}`, sha256 `{config.backbone.sha256}`. Only the tuned part is stored here.
-- Images: short side {config.views.resize}, centre crop {config.views.size}; trained on {views_label(config)}.
-
-Use it: `debgcd predict RUN PATH -o out.csv`, or in Python `debgcd.Discoverer.load("RUN/model").predict(paths)`.
-"""
 
 
 def views_label(config: Config) -> str:

@@ -187,15 +187,29 @@ def _cards(look: Look) -> list[dict[str, Any]]:
     skipped = _skipped(look.run)
     cards = [
         {"name": "known classes", "value": known, "detail": f"{size[:known].sum():,} unlabelled images in them"},
-        {"name": "new categories", "value": int((size[known:] > 0).sum()), "detail": f"{size[known:].sum():,} images in them"},
+        {
+            "name": "new categories",
+            "value": int((size[known:] > 0).sum()),
+            "detail": f"{size[known:].sum():,} images in them",
+        },
         {"name": "trusted new categories", "value": trusted, "detail": "trust of 70 % or more"},
-        {"name": "sure images", "value": f"{100 * (confidence >= 0.8).mean():.0f} %", "detail": "probability of 0.8 or more"},
-        {"name": "skipped files", "value": len(skipped), "detail": "see Setup" if skipped else "every file could be used"},
+        {
+            "name": "sure images",
+            "value": f"{100 * (confidence >= 0.8).mean():.0f} %",
+            "detail": "probability of 0.8 or more",
+        },
+        {
+            "name": "skipped files",
+            "value": len(skipped),
+            "detail": "see Setup" if skipped else "every file could be used",
+        },
     ]
     if look.run.evaluation.exists():
         accuracy = read_evaluation(look.run).get("unlabelled", {}).get("gcd", {}).get("accuracy", {})
         if accuracy.get("all") is not None:
-            parts = [f"{name.title()} {100 * accuracy[name]:.1f}" for name in ("old", "new") if accuracy[name] is not None]
+            parts = [
+                f"{name.title()} {100 * accuracy[name]:.1f}" for name in ("old", "new") if accuracy[name] is not None
+            ]
             cards.append({"name": "accuracy", "value": f"{100 * accuracy['all']:.1f} %", "detail": ", ".join(parts)})
     return cards
 
@@ -207,7 +221,9 @@ def _warnings(look: Look, data: dict[str, Any]) -> list[str]:
         found += [str(line) for line in (health if isinstance(health, list) else [health])]
     on_page = sum(not labelled for labelled in data["images"]["labelled"])
     if on_page < len(look.rows):
-        found.append(f"This page shows {on_page:,} of the {len(look.rows):,} unlabelled images; predictions.csv has all.")
+        found.append(
+            f"This page shows {on_page:,} of the {len(look.rows):,} unlabelled images; predictions.csv has all."
+        )
     gone = sum(bool(reason) for reason in data["images"]["reason"])
     if gone:
         found.append(f"{gone} images cannot be read any more; they are grey here and were left out of trust and map.")
@@ -231,7 +247,9 @@ def _skipped(run: Run) -> list[list[str]]:
         with open(place, encoding="utf-8", newline="") as file:
             return [[csv_field(value) for value in row[:2]] for row in list(csv.reader(file))[1:] if len(row) >= 2]
     except (OSError, ValueError, csv.Error) as error:
-        raise DataError(f"{place} cannot be read ({error}); restore it, or delete the folder and train again") from error
+        raise DataError(
+            f"{place} cannot be read ({error}); restore it, or delete the folder and train again"
+        ) from error
 
 
 def _common(paths: Sequence[Path]) -> str:

@@ -94,7 +94,11 @@ def utilisation(figure: Figure, runs: Sequence[Run], cache: Path) -> None:
         if not lines:
             raise DataError(f"{run.folder}: {run.config.method} has no hard labels, so there is no utilisation to show")
         truth = any(line.get("used_old") is not None for line in lines)
-        sides = (("used_old", "Old", OLD), ("used_new", "New", NEW)) if truth else (("used", "all (truth is not known)", OLD),)
+        sides = (
+            (("used_old", "Old", OLD), ("used_new", "New", NEW))
+            if truth
+            else (("used", "all (truth is not known)", OLD),)
+        )
         for key, label, colour in sides:
             there = [(line["epoch"], line[key]) for line in lines if line.get(key) is not None]
             epoch, share = np.array(there).T
@@ -105,36 +109,40 @@ def utilisation(figure: Figure, runs: Sequence[Run], cache: Path) -> None:
 
 def classifiers(figure: Figure, runs: Sequence[Run], cache: Path) -> None:
     """Figure 5: accuracy of the classifiers over the epochs, old and new, unlabelled and test; confidence without truth."""
-    for run, axes in _columns(figure, runs, 2, 6.4):
+    parts = _parts(runs)
+    for run, axes in _columns(figure, runs, len(parts), 3.2 * len(parts)):
         lines = _metrics(run)
         per_epoch = next((line["step"] / line["epoch"] for line in lines if line.get("epoch")), 1.0)
         found = [(line["step"] / per_epoch, line["evaluation"]) for line in lines if line.get("evaluation")]
         if not found:
             _confidence(axes[0], run)
-            axes[1].set_axis_off()
             continue
-        for part, axis in zip(("unlabelled", "test"), axes, strict=True):
+        for part, axis in zip(parts, axes, strict=True):
             for classifier, style in (("gcd", "-"), ("debiased", "--")):
                 for side, colour in (("old", OLD), ("new", NEW)):
-                    there = [(e, scores[part][classifier]["accuracy"][side]) for e, scores in found if classifier in scores.get(part, {})]
+                    there = [
+                        (e, scores[part][classifier]["accuracy"][side])
+                        for e, scores in found
+                        if classifier in scores.get(part, {})
+                    ]
                     there = [(e, value) for e, value in there if value is not None]
                     if there:
-                        marks = dict(color=colour, linestyle=style, marker="o", markersize=3)
+                        marks = {"color": colour, "linestyle": style, "marker": "o", "markersize": 3}
                         axis.plot(*np.array(there).T, **marks, label=f"{classifier}, {side.title()}")
             axis.set(xlabel="epoch", ylabel="accuracy", ylim=(0, 1), title=f"{_title(run)}, {part}")
-            if axis.has_data():
-                axis.legend(fontsize=8)
-            else:
-                axis.text(0.5, 0.5, f"no {part} images with a known truth", ha="center", transform=axis.transAxes)
+            axis.legend(fontsize=8)
 
 
 def novelty(figure: Figure, runs: Sequence[Run], cache: Path) -> None:
     """Figure 6: histograms of the novelty of old and new images, unlabelled and test; by category without truth."""
-    for run, axes in _columns(figure, runs, 2, 6.4):
+    parts = _parts(runs)
+    for run, axes in _columns(figure, runs, len(parts), 3.2 * len(parts)):
         manifest, known = run.manifest, len(run.manifest.classes)
         rows, _ = read_predictions(run)
         if not rows or rows[0]["novelty"] == "":
-            raise DataError(f"{run.folder}: {run.config.method} gives no novelty score, so there is no histogram to show")
+            raise DataError(
+                f"{run.folder}: {run.config.method} gives no novelty score, so there is no histogram to show"
+            )
         truth = manifest.truth_ids(manifest.training_rows)[manifest.training_labels < 0]
         score = np.array([float(row["novelty"]) for row in rows])
         said = "" if (truth >= 0).any() else " by category (truth is not known)"
@@ -143,7 +151,6 @@ def novelty(figure: Figure, runs: Sequence[Run], cache: Path) -> None:
         _two(axes[0], score[have], new[have], f"{_title(run)}, unlabelled{said}")
         truth = manifest.truth_ids(manifest.test_rows)
         if not (truth >= 0).any():
-            axes[1].text(0.5, 0.5, "no test images with a known truth", ha="center", transform=axes[1].transAxes)
             continue
         setup = open_setup(run, run.manifest, cache)
         source = fresh_tokens(run.config, manifest, setup.network.backbone, manifest.test_rows)
@@ -161,7 +168,9 @@ def attention(figure: Figure, runs: Sequence[Run], cache: Path) -> None:
         setup = open_setup(run, run.manifest, cache)
         tuned = setup.network.backbone
         if not isinstance(tuned, VitBackbone):
-            raise UsageError(f"the backbone {run.config.backbone.name} of {run.folder} is no vision transformer and has no attention to show")
+            raise UsageError(
+                f"the backbone {run.config.backbone.name} of {run.folder} is no vision transformer and has no attention to show"
+            )
         assert run.config.backbone.tuned_blocks is not None and run.config.backbone.name is not None
         untuned = load_backbone(
             run.config.backbone.name,
@@ -202,7 +211,9 @@ def errors(figure: Figure, runs: Sequence[Run], cache: Path) -> None:
                 rows, categories = read_predictions(run)
                 size = np.bincount([int(row["category"]) for row in rows], minlength=len(categories))
                 axis.bar(range(len(size)), size, color=[OLD if c.known else NEW for c in categories])
-                axis.set(xlabel="category", ylabel="unlabelled images", title=f"{_title(run)}: truth is not known, so sizes")
+                axis.set(
+                    xlabel="category", ylabel="unlabelled images", title=f"{_title(run)}: truth is not known, so sizes"
+                )
         return
     for i, (run, scores) in enumerate(zip(runs, found, strict=True)):
         assert scores is not None
@@ -224,6 +235,8 @@ def k(figure: Figure, runs: Sequence[Run], cache: Path) -> None:
         axes.axvspan(found.low, found.high, color="#cccccc", alpha=0.5, label="90 % interval")
         axes.axvline(found.k, color="black", linestyle="--", label=f"estimate {found.k}")
         axes.set(xscale="log", xlabel="categories in all", ylabel="score", title=_title(run))
+        axes.xaxis.set_major_formatter("{x:.0f}")
+        axes.xaxis.set_minor_formatter("{x:.0f}")
         axes.legend(fontsize=8)
 
 
@@ -243,6 +256,12 @@ def _columns(figure: Figure, runs: Sequence[Run], rows: int, height: float) -> l
     figure.set_size_inches(5.6 * len(runs), height)
     grid: Any = figure.subplots(rows, len(runs), squeeze=False)
     return [(run, grid[:, i]) for i, run in enumerate(runs)]
+
+
+def _parts(runs: Sequence[Run]) -> tuple[str, ...]:
+    """The rows of a figure: test only if all runs have a test split with a truth."""
+    tested = all((run.manifest.truth_ids(run.manifest.test_rows) >= 0).any() for run in runs)
+    return ("unlabelled", "test") if tested else ("unlabelled",)
 
 
 def _title(run: Run) -> str:
@@ -285,7 +304,13 @@ def _two(axis: Any, score: NDArray[Any], new: NDArray[np.bool_], title: str) -> 
 def _confidence(axis: Any, run: Run) -> None:
     rows, _ = read_predictions(run)
     for known, colour, label in ((True, OLD, "known classes"), (False, NEW, "new categories")):
-        axis.hist([float(row["confidence"]) for row in rows if row["known"] is known], BINS, color=colour, alpha=0.6, label=label)
+        axis.hist(
+            [float(row["confidence"]) for row in rows if row["known"] is known],
+            BINS,
+            color=colour,
+            alpha=0.6,
+            label=label,
+        )
     axis.set(xlabel="confidence", ylabel="images", title=f"{_title(run)}: truth is not known, so confidence")
     axis.legend()
 

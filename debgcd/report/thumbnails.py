@@ -29,14 +29,19 @@ Thumbnail = bytes | str  # a WebP file, or the reason why there is none
 def thumbnails(paths: Sequence[Path], cache: Path, report: Report | None = None) -> list[Thumbnail]:
     """A square WebP per image, cut from its centre; the reason instead where an image cannot be read."""
     found: list[Thumbnail] = []
-    with closing(_open(cache)) as table, ThreadPoolExecutor(cores()) as pool:  # decoding and encoding free the interpreter
+    with (
+        closing(_open(cache)) as table,
+        ThreadPoolExecutor(cores()) as pool,
+    ):  # decoding and encoding free the interpreter
         for start in range(0, len(paths), CHUNK):
             some = paths[start : start + CHUNK]
             stamps = [_stamp(path) for path in some]
             kept = [_kept(table, path, stamp) for path, stamp in zip(some, stamps, strict=True)]
-            made = dict(zip(missing, pool.map(_make, (some[i] for i in missing)), strict=True)) if (
-                missing := [i for i, thumbnail in enumerate(kept) if thumbnail is None]
-            ) else {}
+            made = (
+                dict(zip(missing, pool.map(_make, (some[i] for i in missing)), strict=True))
+                if (missing := [i for i, thumbnail in enumerate(kept) if thumbnail is None])
+                else {}
+            )
             _keep(table, [(os.fsencode(some[i]), stamps[i], new) for i, new in made.items() if isinstance(new, bytes)])
             found += [made[i] if old is None else old for i, old in enumerate(kept)]
             if report is not None:
@@ -49,7 +54,11 @@ def fingerprints(thumbnails: Sequence[Thumbnail]) -> NDArray[np.float32]:
     prints = np.full((len(thumbnails), PRINT * PRINT * 3), np.nan, np.float32)
     for i, thumbnail in enumerate(thumbnails):
         if isinstance(thumbnail, bytes):
-            small = Image.open(io.BytesIO(thumbnail), formats=["WEBP"]).convert("RGB").resize((PRINT, PRINT), Image.Resampling.BOX)
+            small = (
+                Image.open(io.BytesIO(thumbnail), formats=["WEBP"])
+                .convert("RGB")
+                .resize((PRINT, PRINT), Image.Resampling.BOX)
+            )
             prints[i] = np.asarray(small, np.float32).ravel() / 255
     return prints
 

@@ -138,8 +138,9 @@ def finish(run: Run, setup: Setup, inference: Inference, scores: dict[str, Any] 
     """Write what a run ends with; predictions.csv comes last, so that where it is the rest is too."""
     k = setup.method.sizes.k  # smaller than the configuration's where categories were pruned
     found = categories(run.manifest.classes, k)
-    novel = novelty_limit(setup)
-    save_model(run.model, setup.network.state(), replace(run.config, k=k), found, len(setup.label), novel=novel)
+    novel, labelled, config = novelty_limit(setup), int((setup.label >= 0).sum()), replace(run.config, k=k)
+    state, images = setup.network.state(), len(setup.label)
+    save_model(run.model, state, config, found, images, novel=novel, labelled=labelled, scores=scores)
     write_evaluation(run, scores or {}, k, health)
     paths = [run.manifest.paths[row] for row in run.manifest.training_rows[setup.label < 0]]
     write_text(run.predictions, predictions_csv(prediction_rows(paths, inference, found, novel)))
