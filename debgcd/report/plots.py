@@ -10,16 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 
-from debgcd.data.loader import from_files
-from debgcd.data.views import CENTRE, PLAIN
 from debgcd.errors import DataError, UsageError
 from debgcd.estimate import from_run
 from debgcd.files import parse_json, write_bytes
 from debgcd.inference.infer import features, infer
-from debgcd.model.load import load_backbone
-from debgcd.model.vit import VitBackbone
+from debgcd.report.attention import attention, title_of
 from debgcd.report.project import project
 from debgcd.train.finish import read_evaluation, read_predictions
 from debgcd.train.run import Run
@@ -31,7 +27,6 @@ if TYPE_CHECKING:
 
 OLD, NEW = "#0072b2", "#d55e00"  # of Okabe and Ito: told apart by all eyes
 CLASSES = 20  # of the t-SNE: half old, half new
-FACES = 6  # images of the attention figure
 SUFFIXES = (".png", ".svg")
 BINS = np.linspace(0, 1, 31)
 
@@ -84,7 +79,7 @@ def tsne(figure: Figure, runs: Sequence[Run], cache: Path) -> None:
         for c, colour in zip(chosen, shades, strict=True):
             here = ids[rows] == c
             axes[0].scatter(*flat[here].T, s=9, color=colour, marker="o" if c < known else "^", linewidths=0)
-        axes[0].set(xticks=[], yticks=[], title=f"{_title(run)}: {named} (● old, ▲ new)")
+        axes[0].set(xticks=[], yticks=[], title=f"{title_of(run)}: {named} (● old, ▲ new)")
 
 
 def utilisation(figure: Figure, runs: Sequence[Run], cache: Path) -> None:
@@ -103,7 +98,7 @@ def utilisation(figure: Figure, runs: Sequence[Run], cache: Path) -> None:
             there = [(line["epoch"], line[key]) for line in lines if line.get(key) is not None]
             epoch, share = np.array(there).T
             axes.plot(epoch, _smooth(share), color=colour, label=label)
-        axes.set(xlabel="epoch", ylabel="share used", ylim=(0, 1), title=_title(run))
+        axes.set(xlabel="epoch", ylabel="share used", ylim=(0, 1), title=title_of(run))
         axes.legend()
 
 
@@ -129,7 +124,7 @@ def classifiers(figure: Figure, runs: Sequence[Run], cache: Path) -> None:
                     if there:
                         marks = {"color": colour, "linestyle": style, "marker": "o", "markersize": 3}
                         axis.plot(*np.array(there).T, **marks, label=f"{classifier}, {side.title()}")
-            axis.set(xlabel="epoch", ylabel="accuracy", ylim=(0, 1), title=f"{_title(run)}, {part}")
+            axis.set(xlabel="epoch", ylabel="accuracy", ylim=(0, 1), title=f"{title_of(run)}, {part}")
             axis.legend(fontsize=8)
 
 
@@ -148,7 +143,7 @@ def novelty(figure: Figure, runs: Sequence[Run], cache: Path) -> None:
         said = "" if (truth >= 0).any() else " by category (truth is not known)"
         new = truth >= known if not said else np.array([not row["known"] for row in rows])
         have = truth >= 0 if not said else np.ones(len(rows), bool)
-        _two(axes[0], score[have], new[have], f"{_title(run)}, unlabelled{said}")
+        _two(axes[0], score[have], new[have], f"{title_of(run)}, unlabelled{said}")
         truth = manifest.truth_ids(manifest.test_rows)
         if not (truth >= 0).any():
             continue
@@ -156,47 +151,7 @@ def novelty(figure: Figure, runs: Sequence[Run], cache: Path) -> None:
         source = fresh_tokens(run.config, manifest, setup.network.backbone, manifest.test_rows)
         found = infer(setup.network, setup.method, source.centre(np.arange(len(truth))), setup.method.detectors)
         assert found.novelty is not None
-        _two(axes[1], found.novelty[truth >= 0], (truth >= known)[truth >= 0], f"{_title(run)}, test")
-
-
-def attention(figure: Figure, runs: Sequence[Run], cache: Path) -> None:
-    """Figure 7: attention of the last block's CLS token, mean over heads, over the image: untuned beside tuned."""
-    columns = 1 + 2 * len(runs)
-    figure.set_size_inches(1.9 * columns, 2.0 * FACES)
-    grid: Any = figure.subplots(FACES, columns, squeeze=False)
-    for at, run in enumerate(runs):
-        setup = open_setup(run, run.manifest, cache)
-        tuned = setup.network.backbone
-        if not isinstance(tuned, VitBackbone):
-            raise UsageError(
-                f"the backbone {run.config.backbone.name} of {run.folder} is no vision transformer and has no attention to show"
-            )
-        assert run.config.backbone.tuned_blocks is not None and run.config.backbone.name is not None
-        untuned = load_backbone(
-            run.config.backbone.name,
-            tuned_blocks=run.config.backbone.tuned_blocks,
-            tail_blocks=run.config.backbone.tail_blocks,
-            image_size=run.config.views.size,
-            revision=run.config.backbone.revision,
-            cache=cache,
-        ).to(setup.device)
-        free = np.flatnonzero(setup.label < 0)
-        chosen = free[np.linspace(0, len(free) - 1, FACES).round().astype(int)]
-        images = from_files([setup.paths[i] for i in chosen], run.config.views)
-        for row in range(FACES):
-            pixels = images[row, CENTRE, (PLAIN,)]
-            assert not isinstance(pixels, str), pixels
-            face = pixels[0].permute(1, 2, 0).numpy()
-            if at == 0:
-                grid[row, 0].imshow(face)
-            for place, network in ((1 + 2 * at, untuned), (2 + 2 * at, tuned)):
-                assert isinstance(network, VitBackbone)
-                seen = network.attention(network.trunk(pixels)).mean(1)[0].detach().cpu().numpy()
-                grid[row, place].imshow(_over(face, seen))
-        for place, what in ((1 + 2 * at, "untuned"), (2 + 2 * at, "tuned")):
-            grid[0, place].set_title(f"{_title(run)}\n{what}", fontsize=9)
-    for axis in grid.flat:
-        axis.set_axis_off()
+        _two(axes[1], found.novelty[truth >= 0], (truth >= known)[truth >= 0], f"{title_of(run)}, test")
 
 
 def errors(figure: Figure, runs: Sequence[Run], cache: Path) -> None:
@@ -212,14 +167,14 @@ def errors(figure: Figure, runs: Sequence[Run], cache: Path) -> None:
                 size = np.bincount([int(row["category"]) for row in rows], minlength=len(categories))
                 axis.bar(range(len(size)), size, color=[OLD if c.known else NEW for c in categories])
                 axis.set(
-                    xlabel="category", ylabel="unlabelled images", title=f"{_title(run)}: truth is not known, so sizes"
+                    xlabel="category", ylabel="unlabelled images", title=f"{title_of(run)}: truth is not known, so sizes"
                 )
         return
     for i, (run, scores) in enumerate(zip(runs, found, strict=True)):
         assert scores is not None
         values = [100 * (scores["gcd"]["errors"][kind] or 0) for kind in kinds]
         place = np.arange(len(kinds)) + (i - (len(runs) - 1) / 2) * 0.38
-        bars = axis.bar(place, values, 0.36, color=(OLD, NEW)[i], label=_title(run))
+        bars = axis.bar(place, values, 0.36, color=(OLD, NEW)[i], label=title_of(run))
         axis.bar_label(bars, fmt="%.1f", fontsize=8)
     axis.set(ylabel="per cent of Old (left two) or New images")
     axis.set_xticks(range(len(kinds)), list(kinds.values()))
@@ -234,7 +189,7 @@ def k(figure: Figure, runs: Sequence[Run], cache: Path) -> None:
             axes.plot(*np.array(found.curves[way]).T, color=colour, label=way)
         axes.axvspan(found.low, found.high, color="#cccccc", alpha=0.5, label="90 % interval")
         axes.axvline(found.k, color="black", linestyle="--", label=f"estimate {found.k}")
-        axes.set(xscale="log", xlabel="categories in all", ylabel="score", title=_title(run))
+        axes.set(xscale="log", xlabel="categories in all", ylabel="score", title=title_of(run))
         axes.xaxis.set_major_formatter("{x:.0f}")
         axes.xaxis.set_minor_formatter("{x:.0f}")
         axes.legend(fontsize=8)
@@ -262,10 +217,6 @@ def _parts(runs: Sequence[Run]) -> tuple[str, ...]:
     """The rows of a figure: test only if all runs have a test split with a truth."""
     tested = all((run.manifest.truth_ids(run.manifest.test_rows) >= 0).any() for run in runs)
     return ("unlabelled", "test") if tested else ("unlabelled",)
-
-
-def _title(run: Run) -> str:
-    return f"{run.config.method}, seed {run.config.seed}"
 
 
 def _metrics(run: Run) -> list[dict[str, Any]]:
@@ -311,7 +262,7 @@ def _confidence(axis: Any, run: Run) -> None:
             alpha=0.6,
             label=label,
         )
-    axis.set(xlabel="confidence", ylabel="images", title=f"{_title(run)}: truth is not known, so confidence")
+    axis.set(xlabel="confidence", ylabel="images", title=f"{title_of(run)}: truth is not known, so confidence")
     axis.legend()
 
 
@@ -319,10 +270,3 @@ def _colours(count: int) -> list[Any]:
     import matplotlib
 
     return [matplotlib.colormaps["tab20"](i % 20) for i in range(count)]
-
-
-def _over(face: NDArray[np.uint8], seen: NDArray[np.float32]) -> NDArray[np.float64]:
-    """The image, bright where the attention (h, w) is high."""
-    size = face.shape[1::-1]
-    smooth = np.asarray(Image.fromarray(seen / max(float(seen.max()), 1e-12)).resize(size, Image.Resampling.BICUBIC))
-    return (0.25 + 0.75 * smooth.clip(0, 1))[..., None] * face / 255
