@@ -16,7 +16,7 @@ from playwright.sync_api import Browser, sync_playwright
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
-from browsers import ADVICE, chromium  # noqa: E402
+from browsers import ADVICE, chromium
 
 LOADS = 5
 PAINT = "() => performance.getEntriesByName('first-contentful-paint')[0].startTime"

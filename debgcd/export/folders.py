@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from debgcd.errors import UsageError
-from debgcd.export.items import Item, Names, items, put_images
+from debgcd.export.items import Item, Names, file_name, items, put_images
 from debgcd.files import csv_text, new_folder, write_json, write_text
 from debgcd.train.run import Run
 
@@ -24,7 +24,7 @@ def write_folders(run: Run, out: Path, link: str) -> None:
                 folders[key] = names[side].give(item.category.name), Names()
             folder, files = folders[key]
             places.append(
-                (item.path, new / ("labelled" if side else "unlabelled") / folder / files.give(item.path.name))
+                (item.path, new / ("labelled" if side else "unlabelled") / folder / files.give(file_name(item)))
             )
         put_images(places, link)
 
@@ -71,7 +71,7 @@ def _put(run: Run, folder: Path, link: str) -> list[tuple[str, Item]]:
     stems = Names()
     found = []
     for item in items(run):
-        safe = Names().give(item.path.name)
+        safe = Names().give(file_name(item))
         found.append((stems.give(Path(safe).stem.replace(".", "_")) + Path(safe).suffix, item))
     put_images([(item.path, folder / name) for name, item in found], link)
     return found

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from debgcd.data.sources import CLUTTER, IMAGE_SUFFIXES
 from debgcd.errors import DataError
 from debgcd.inference.model import Category
 from debgcd.inference.predict import Prediction
@@ -17,7 +18,7 @@ from debgcd.train.finish import read_predictions
 from debgcd.train.run import Run
 
 UNSAFE = re.compile(r'[\x00-\x1f\x7f<>:"/\\|?*\u2028\u2029]+')  # not allowed on some system, or misread by some tool
-RESERVED = {"con", "prn", "aux", "nul", *(f"{port}{i}" for port in ("com", "lpt") for i in range(1, 10))}
+RESERVED = {*CLUTTER, "con", "prn", "aux", "nul", *(f"{port}{i}" for port in ("com", "lpt") for i in range(1, 10))}
 LONGEST = 150  # bytes of a name; systems allow 255, and a number may be added
 
 PUT: dict[str, Callable[[str, str], object]] = {"copy": shutil.copyfile, "hard": os.link, "symlink": os.symlink}
@@ -53,6 +54,11 @@ def items(run: Run) -> list[Item]:
     return found
 
 
+def file_name(item: Item) -> str:
+    """The name of an image; a folder is read by suffix, a file by its content, so any suffix of an image will do."""
+    return item.path.name if item.path.suffix.lower() in IMAGE_SUFFIXES else f"{item.path.name}.jpg"
+
+
 class Names:
     """Safe and unique names: of two that would be the same on some system, the second gets a number."""
 
@@ -62,7 +68,8 @@ class Names:
     def give(self, name: str) -> str:
         """A name near this one that is a plain file name everywhere."""
         stem, suffix = os.path.splitext(UNSAFE.sub("_", name).strip(". ") or "_")
-        stem = f"_{stem}" if stem.lower() in RESERVED else stem
+        if {stem.lower(), f"{stem}{suffix}".lower()} & RESERVED:
+            stem = f"_{stem}"
         stem = stem.encode()[:LONGEST].decode(errors="ignore").strip(". ") or "_"
         suffix = suffix.encode()[:20].decode(errors="ignore")
         for number in range(1, 10**9):

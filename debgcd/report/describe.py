@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,9 +13,11 @@ from debgcd.cluster.ward import ward
 from debgcd.report.look import Look
 from debgcd.report.trust import Ids, distances
 
-EXEMPLARS, BORDERLINE, OUTLIERS, LABELLED = 12, 8, 8, 6  # images shown of a category
+EXEMPLARS, OTHERS = 12, 8  # images shown of a category; fewer where there are many categories
+SHOWN = 5000  # images shown of all categories together, about
 UNSURE = 0.5  # confidence below which an image is rather given its category's group
 FAR = 2.0  # standard deviations from the category's mean distance: an outlier
+NEIGHBOURS, DOUBT = 10, 0.7  # labelled neighbours that are asked about a label, and the share that must say another one
 ALIKE = 0.03  # root mean square difference of two images at 8 × 8 pixels, of 1: near-duplicates
 
 
@@ -36,6 +39,8 @@ def describe(look: Look) -> list[Description]:
     group = groups(look)
     between = distances(np.nan_to_num(look.means), look.means)  # (K, K)
     missing = np.isnan(look.means[:, 0])
+    share = SHOWN // (4 * len(look.categories))
+    most, others = max(2, min(EXEMPLARS, share)), max(1, min(OTHERS, share // 2))
     found = []
     for c in range(len(look.categories)):
         here = np.flatnonzero((look.category[look.there] == c) & (look.label[look.there] < 0))
@@ -47,10 +52,10 @@ def describe(look: Look) -> list[Description]:
         order, far = _by_distance(look, here, c)
         found.append(
             Description(
-                exemplars=_one_per_scene(look, order)[:EXEMPLARS],
-                borderline=_borderline(look, look.there[here].tolist())[:BORDERLINE],
-                outliers=far[:OUTLIERS],
-                labelled=_one_per_scene(look, _by_distance(look, named, c)[0])[:LABELLED],
+                exemplars=_one_per_scene(look, order)[:most],
+                borderline=_borderline(look, look.there[here].tolist())[:others],
+                outliers=far[:others],
+                labelled=_one_per_scene(look, _by_distance(look, named, c)[0])[:others],
                 like=near,
                 group=int(group[c]),
             )
@@ -62,6 +67,29 @@ def groups(look: Look) -> Ids:
     """(K,) a coarser group of each category: about √K of them, from the tree of the categories' means."""
     tree = ward(torch.from_numpy(np.nan_to_num(look.means)))
     return tree.cut(min(tree.leaves, max(1, round(len(look.categories) ** 0.5))))
+
+
+def doubtful_labels(look: Look, block: int = 1024) -> list[dict[str, Any]]:
+    """Labelled images whose nearest other labelled images mostly have one other label: file, label, instead, share.
+
+    The network has learned from these labels, so a wrong one may go unnoticed; one that is listed is worth a look.
+    """
+    there = np.flatnonzero(look.label[look.there] >= 0)
+    feature, label = look.feature[there], look.label[look.there][there]
+    asked = min(NEIGHBOURS, len(there) - 1)
+    found = []
+    for start in range(0, len(there) if asked > 1 else 0, block):
+        near = feature[start : start + block] @ feature.T
+        near[np.arange(len(near)), start + np.arange(len(near))] = -np.inf  # an image says nothing of itself
+        nearest = np.argpartition(-near, asked - 1, axis=1)[:, :asked]
+        for i, neighbours in enumerate(label[nearest], start):
+            votes = np.bincount(neighbours)
+            instead = int(votes.argmax())
+            if instead != label[i] and votes[instead] >= DOUBT * asked:
+                names = look.categories[label[i]].name, look.categories[instead].name
+                file = str(look.paths[look.there[there[i]]])
+                found.append({"file": file, "label": names[0], "instead": names[1], "share": votes[instead] / asked})
+    return sorted(found, key=lambda row: (-row["share"], row["file"]))
 
 
 def duplicates(prints: NDArray[np.float32], block: int = 1024) -> list[list[int]]:

@@ -18,7 +18,7 @@ from debgcd import __version__
 from debgcd.errors import DataError, DebgcdError
 from debgcd.files import csv_field, write_text
 from debgcd.progress import progress
-from debgcd.report.describe import UNSURE, Description, describe, duplicates
+from debgcd.report.describe import UNSURE, Description, describe, doubtful_labels, duplicates
 from debgcd.report.look import Look, look
 from debgcd.report.plots import draw, image_file
 from debgcd.report.project import project
@@ -58,7 +58,7 @@ def render(look: Look, data: dict[str, Any], figures: Sequence[dict[str, str]] =
         sentence=_sentence(look),
         cards=_cards(look),
         warnings=_warnings(look, data),
-        labels=[],
+        labels=doubtful_labels(look),
         figures=figures,
         skipped=_skipped(run),
         config=(run.folder / "config.yaml").read_text("utf-8"),

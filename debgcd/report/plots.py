@@ -167,7 +167,9 @@ def errors(figure: Figure, runs: Sequence[Run], cache: Path) -> None:
                 size = np.bincount([int(row["category"]) for row in rows], minlength=len(categories))
                 axis.bar(range(len(size)), size, color=[OLD if c.known else NEW for c in categories])
                 axis.set(
-                    xlabel="category", ylabel="unlabelled images", title=f"{title_of(run)}: truth is not known, so sizes"
+                    xlabel="category",
+                    ylabel="unlabelled images",
+                    title=f"{title_of(run)}: truth is not known, so sizes",
                 )
         return
     for i, (run, scores) in enumerate(zip(runs, found, strict=True)):

@@ -37,11 +37,8 @@ def thumbnails(paths: Sequence[Path], cache: Path, report: Report | None = None)
             some = paths[start : start + CHUNK]
             stamps = [_stamp(path) for path in some]
             kept = [_kept(table, path, stamp) for path, stamp in zip(some, stamps, strict=True)]
-            made = (
-                dict(zip(missing, pool.map(_make, (some[i] for i in missing)), strict=True))
-                if (missing := [i for i, thumbnail in enumerate(kept) if thumbnail is None])
-                else {}
-            )
+            missing = [i for i, old in enumerate(kept) if old is None]
+            made = dict(zip(missing, pool.map(_make, [some[i] for i in missing]), strict=True))
             _keep(table, [(os.fsencode(some[i]), stamps[i], new) for i, new in made.items() if isinstance(new, bytes)])
             found += [made[i] if old is None else old for i, old in enumerate(kept)]
             if report is not None:

@@ -133,10 +133,24 @@ def test_label_studios_tasks(command: Command, run: Run, tmp_path: Path) -> None
 def test_safe_names() -> None:
     names = Names()
     given = [
-        names.give(name) for name in ("a/b", "a\\b", "A_B", "..", "", "con", "CON.txt", ".hidden", "x" * 300, "é" * 200)
+        names.give(name)
+        for name in (
+            "a/b",
+            "a\\b",
+            "A_B",
+            "..",
+            "",
+            "con",
+            "CON.txt",
+            ".hidden",
+            "__MACOSX",
+            "Thumbs.db",
+            "x" * 300,
+            "é" * 200,
+        )
     ]
     assert given[:7] == ["a_b", "a_b-2", "A_B-3", "_", "_-2", "_con", "_CON.txt"]
-    assert given[7] == "hidden" and len({name.lower() for name in given}) == len(given)
+    assert given[7:10] == ["hidden", "___MACOSX", "_Thumbs.db"] and len({name.lower() for name in given}) == len(given)
     assert all(len(name.encode()) < 200 and Path(name).name == name for name in given)
 
 

@@ -95,7 +95,7 @@ class Gallery {
     const next = make("button", { type: "button", onclick: () => go(page + 1) }, "Next");
     const bar = make("div", { class: "bar" }, back, next, says);
     go(0);
-    const block = make("div", {}, place, total > size ? bar : null);
+    const block = make("div", {}, place, total > size || !total ? bar : null);
     block.goTo = (index) => go(Math.floor(index / size));
     return block;
   }
