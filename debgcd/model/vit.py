@@ -62,7 +62,7 @@ class VitBackbone(Backbone):
         self.identity = identity
         self.width = model.config.hidden_size
         self.heads = model.config.num_attention_heads
-        self.image_size = image_size
+        self.image_size, self.patch = image_size, model.config.patch_size
         self.embeddings = model.embeddings
         self.rotary = getattr(model, "rope_embeddings", None)  # DINOv3: positions are encoded in every block
         self.tail_blocks = tuned_blocks if tail_blocks is None else tail_blocks
@@ -101,7 +101,7 @@ class VitBackbone(Backbone):
         blocks = [*self.late, *self.tuned]
         last = self._through(blocks[:-1], tokens)
         seen = cls_attention(blocks[-1], last, self.heads, self._rotation(tokens))
-        side = self.image_size // self.embeddings.config.patch_size
+        side = self.image_size // self.patch
         return seen[:, :, -side * side :].unflatten(2, (side, side))
 
     def _cls_row(self, blocks: Sequence[nn.Module], tokens: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from debgcd.report.look import Look
 from debgcd.report.trust import Ids, distances
 
 EXEMPLARS, OTHERS = 12, 8  # images shown of a category; fewer where there are many categories
-SHOWN = 5000  # images shown of all categories together, about
+SHOWN = 5000  # images on a page; of more, a random part of each category
 UNSURE = 0.5  # confidence below which an image is rather given its category's group
 FAR = 2.0  # standard deviations from the category's mean distance: an outlier
 NEIGHBOURS, DOUBT = 10, 0.7  # labelled neighbours that are asked about a label, and the share that must say another one

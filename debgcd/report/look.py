@@ -13,16 +13,16 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from debgcd.cluster.kmeans import kmeans
+from debgcd.data.manifest import scan
 from debgcd.data.sampler import Draws
+from debgcd.errors import DataError
 from debgcd.inference.model import Category
 from debgcd.inference.predict import Prediction
 from debgcd.inference.tokens import CENTRE_BATCH
-from debgcd.options import ViewsConfig
 from debgcd.progress import progress
 from debgcd.report.trust import Evidence, Floats, Ids, category_means, trust
 from debgcd.train.finish import read_predictions
 from debgcd.train.run import Run
-from debgcd.train.setup import Setup
 from debgcd.train.start import open_setup
 
 RESTARTS = 3  # of the second clustering
@@ -66,8 +66,12 @@ def look(run: Run, cache: Path) -> Look:
     category = label.copy()
     category[list(rows)] = [int(row["category"]) for row in rows.values()]
     there = np.flatnonzero([os.path.isfile(path) for path in paths])
-    setup = open_setup(run, run.manifest.select(run.manifest.training_rows[there]), cache)
-    feature, others, other_view = _ask(setup, run.config.views)
+    try:
+        feature, others, other_view = _ask(run, there, cache)
+    except DataError:  # an image was damaged since the run; which one, only a look at each can tell
+        usable = set(scan(run.manifest.select(run.manifest.training_rows[there])).paths)
+        there = np.flatnonzero([path in usable for path in paths])
+        feature, others, other_view = _ask(run, there, cache)
     k, free = len(categories), label[there] < 0
     means = category_means(feature.numpy(), category[there], k)
     evidence = Evidence(
@@ -84,9 +88,10 @@ def look(run: Run, cache: Path) -> Look:
 
 
 @torch.no_grad()
-def _ask(setup: Setup, views: ViewsConfig) -> tuple[Tensor, dict[str, Ids], Ids | None]:
+def _ask(run: Run, there: Ids, cache: Path) -> tuple[Tensor, dict[str, Ids], Ids | None]:
     """Unit features (P, width), the categories by further classifiers, and by the first one from another view."""
-    network, method, images = setup.network, setup.method, np.arange(len(setup.paths))
+    setup, views = open_setup(run, run.manifest.select(run.manifest.training_rows[there]), cache), run.config.views
+    network, method, images = setup.network, setup.method, np.arange(len(there))
     feature: list[Tensor] = []
     others: dict[str, list[Tensor]] = {}
     other_view: list[Tensor] = []

@@ -18,7 +18,7 @@ from debgcd import __version__
 from debgcd.errors import DataError, DebgcdError
 from debgcd.files import csv_field, write_text
 from debgcd.progress import progress
-from debgcd.report.describe import UNSURE, Description, describe, doubtful_labels, duplicates
+from debgcd.report.describe import SHOWN, UNSURE, Description, describe, doubtful_labels, duplicates
 from debgcd.report.look import Look, look
 from debgcd.report.plots import draw, image_file
 from debgcd.report.project import project
@@ -28,7 +28,6 @@ from debgcd.train.finish import read_evaluation
 from debgcd.train.run import Run
 
 TEMPLATES = Path(__file__).parent / "templates"
-MOST = 5000  # images on the page: beyond that a random part of each category
 CAPTIONS = {
     "utilisation": "Share of the unlabelled images that teach the debiased classifier, over the epochs.",
     "classifiers": "The two classifiers over the epochs.",
@@ -144,9 +143,9 @@ def _chosen(look: Look, described: Sequence[Description]) -> list[int]:
     """The images on the page: all unlabelled ones if they are few, else a part of each; and some labelled ones of each class."""
     picked = {image for one in described for image in (*one.exemplars, *one.borderline, *one.outliers)}
     free = np.flatnonzero(look.label < 0)
-    if len(free) > MOST:
+    if len(free) > SHOWN:
         others = np.random.default_rng(look.run.config.seed).permutation(np.setdiff1d(free, list(picked)))
-        free = np.sort(np.concatenate([list(picked), others[: max(0, MOST - len(picked))]]).astype(np.int64))
+        free = np.sort(np.concatenate([list(picked), others[: max(0, SHOWN - len(picked))]]).astype(np.int64))
     return [*free.tolist(), *(image for one in described for image in one.labelled)]
 
 

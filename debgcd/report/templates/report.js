@@ -28,8 +28,9 @@ function mark() {
 
 // Theme: the system's, until the button says otherwise.
 by("theme").addEventListener("click", () => {
-  const dark = getComputedStyle(document.documentElement).colorScheme.includes("dark");
-  document.documentElement.dataset.theme = dark ? "light" : "dark";
+  const system = window.matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+  const { dataset } = document.documentElement;
+  dataset.theme = (dataset.theme || system) === "dark" ? "light" : "dark";
   map.draw();
 });
 
@@ -223,7 +224,10 @@ const map = {
         const image = this.move(...way);
         if (image !== null) { state.image = image; this.draw(); mark(); this.say(image); }
       }
-      if (event.key === "Enter" && state.image !== null) gallery.show(state.image, [state.image]);
+      if (event.key === "Enter" && state.image !== null) {
+        event.preventDefault(); // else the same key presses the first button of the viewer
+        gallery.show(state.image, [state.image]);
+      }
       if (event.key === "Escape") by("clear").click();
     });
     by("clear").addEventListener("click", () => {
