@@ -11,6 +11,7 @@ from debgcd.data.decode import Unusable, decode
 from debgcd.export.items import Item, items
 from debgcd.files import write_json
 from debgcd.progress import progress, say
+from debgcd.train.finish import read_predictions
 from debgcd.train.run import Run
 
 CONFIG = '<View><Image name="image" value="$image"/><Choices name="category" toName="image">…</Choices></View>'
@@ -32,15 +33,19 @@ def write_coco(run: Run, out: Path) -> None:
                 continue
             number = len(images) + 1
             images.append({"id": number, "file_name": str(item.path), "width": width, "height": height})
-            note = {"id": number, "image_id": number, "category_id": item.category.category + 1, "iscrowd": 0}
+            note: dict[str, Any] = {
+                "id": number,
+                "image_id": number,
+                "category_id": item.category.category + 1,
+                "iscrowd": 0,
+            }
             note |= {"bbox": [0, 0, width, height], "area": width * height, "segmentation": []}
             annotations.append(note | ({} if item.confidence is None else {"score": item.confidence}))
     if gone:
         say(f"images that cannot be read any more and are left out: {gone}")
-    categories = {item.category.category: item.category for item in found}
     listed = [
         {"id": c + 1, "name": category.name, "supercategory": "known" if category.known else "new"}
-        for c, category in sorted(categories.items())
+        for c, category in enumerate(read_predictions(run)[1])
     ]
     info = {"description": f"categories found by debgcd {__version__}", "version": "1.0"}
     write_json(out, {"info": info, "images": images, "annotations": annotations, "categories": listed})
@@ -64,7 +69,10 @@ def _task(item: Item) -> dict[str, Any]:
         "to_name": "image",
         "value": {"choices": [item.category.name]},
     }
-    data = {"image": "/data/local-files/?d=" + quote(str(item.path).lstrip("/")), "id": item.category.id}
+    data: dict[str, Any] = {
+        "image": "/data/local-files/?d=" + quote(str(item.path).lstrip("/")),
+        "id": item.category.id,
+    }
     if item.row is None:
         return {"data": data, "annotations": [{"result": [choice]}]}
     data |= {"known": item.category.known} | ({} if item.novelty is None else {"novelty": item.novelty})

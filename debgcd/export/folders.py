@@ -7,6 +7,7 @@ from pathlib import Path
 from debgcd.errors import UsageError
 from debgcd.export.items import Item, Names, file_name, items, put_images
 from debgcd.files import csv_text, new_folder, write_json, write_text
+from debgcd.train.finish import read_predictions
 from debgcd.train.run import Run
 
 
@@ -53,8 +54,7 @@ def write_fiftyone(run: Run, out: Path, link: str) -> None:
     """FiftyOne's FiftyOneImageClassificationDataset: data/ and labels.json, with confidence and attributes."""
     with new_folder(out) as new:
         found = _put(run, new / "data", link)
-        categories = {item.category.category: item.category.name for _, item in found}
-        classes = [categories.get(i, "") for i in range(max(categories, default=-1) + 1)]
+        classes = [category.name for category in read_predictions(run)[1]]
         labels = {}
         for name, item in found:
             attributes = {"id": item.category.id, "known": item.category.known, "labelled": item.row is None}

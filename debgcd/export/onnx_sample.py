@@ -15,8 +15,8 @@ def prepare(path: str, side: int, crop: int) -> np.ndarray:
     """(3, crop, crop) uint8: the short side resized, the centre cut out."""
     image = ImageOps.exif_transpose(Image.open(path)).convert("RGB")
     scale = side / min(image.size)
-    size = tuple(max(side, round(length * scale)) for length in image.size)
-    image = image.resize(size, Image.Resampling.BICUBIC)
+    width, height = (max(side, round(length * scale)) for length in image.size)
+    image = image.resize((width, height), Image.Resampling.BICUBIC)
     left, top = (image.width - crop) // 2, (image.height - crop) // 2
     return np.asarray(image.crop((left, top, left + crop, top + crop))).transpose(2, 0, 1)
 

@@ -142,7 +142,8 @@ def _one_per_scene(look: Look, images: list[int]) -> list[int]:
     """Without images of a scene (column `group` of the manifest) that another one shows already; those come last."""
     scenes = [look.run.manifest.groups[row] for row in look.run.manifest.training_rows[images]] if images else []
     seen: set[str | None] = set()
-    first, later = [], []
+    first: list[int] = []
+    later: list[int] = []
     for image, scene in zip(images, scenes, strict=True):
         (later if scene is not None and scene in seen else first).append(image)
         seen.add(scene)

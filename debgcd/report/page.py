@@ -28,6 +28,7 @@ from debgcd.train.finish import read_evaluation
 from debgcd.train.run import Run
 
 TEMPLATES = Path(__file__).parent / "templates"
+TRUSTED, SURE = 0.7, 0.8  # trust of a category, probability of an image's
 CAPTIONS = {
     "utilisation": "Share of the unlabelled images that teach the debiased classifier, over the epochs.",
     "classifiers": "The two classifiers over the epochs.",
@@ -177,39 +178,25 @@ def _sentence(look: Look) -> str:
     )
 
 
-def _cards(look: Look) -> list[dict[str, Any]]:
-    """What was found at a glance."""
-    known = len(look.run.manifest.classes)
-    size = look.size
+def _cards(look: Look) -> list[tuple[str, object, str]]:
+    """What was found at a glance: name, value, detail."""
+    known, size = len(look.run.manifest.classes), look.size
     confidence = np.array([float(row["confidence"]) for row in look.rows.values()])
-    trusted = int((np.nan_to_num(look.trust[known:]) >= 0.7).sum())
-    skipped = _skipped(look.run)
-    cards = [
-        {"name": "known classes", "value": known, "detail": f"{size[:known].sum():,} unlabelled images in them"},
-        {
-            "name": "new categories",
-            "value": int((size[known:] > 0).sum()),
-            "detail": f"{size[known:].sum():,} images in them",
-        },
-        {"name": "trusted new categories", "value": trusted, "detail": "trust of 70 % or more"},
-        {
-            "name": "sure images",
-            "value": f"{100 * (confidence >= 0.8).mean():.0f} %",
-            "detail": "probability of 0.8 or more",
-        },
-        {
-            "name": "skipped files",
-            "value": len(skipped),
-            "detail": "see Setup" if skipped else "every file could be used",
-        },
+    trusted = int((np.nan_to_num(look.trust[known:]) >= TRUSTED).sum())
+    skipped = len(_skipped(look.run))
+    cards: list[tuple[str, object, str]] = [
+        ("known classes", known, f"{size[:known].sum():,} unlabelled images in them"),
+        ("new categories", int((size[known:] > 0).sum()), f"{size[known:].sum():,} images in them"),
+        ("trusted new categories", trusted, f"trust of {100 * TRUSTED:.0f} % or more"),
+        ("sure images", f"{100 * (confidence >= SURE).mean():.0f} %", f"probability of {SURE} or more"),
+        ("skipped files", skipped, "see Setup" if skipped else "every file could be used"),
     ]
     if look.run.evaluation.exists():
         accuracy = read_evaluation(look.run).get("unlabelled", {}).get("gcd", {}).get("accuracy", {})
-        if accuracy.get("all") is not None:
-            parts = [
-                f"{name.title()} {100 * accuracy[name]:.1f}" for name in ("old", "new") if accuracy[name] is not None
-            ]
-            cards.append({"name": "accuracy", "value": f"{100 * accuracy['all']:.1f} %", "detail": ", ".join(parts)})
+        shown = {name: f"{100 * value:.1f}" for name, value in accuracy.items() if value is not None}
+        if "all" in shown:
+            parts = [f"{name.title()} {shown[name]}" for name in ("old", "new") if name in shown]
+            cards.append(("accuracy", f"{shown['all']} %", ", ".join(parts)))
     return cards
 
 
@@ -256,7 +243,7 @@ def _common(paths: Sequence[Path]) -> str:
     return os.path.commonpath([path.parent for path in paths])
 
 
-def _number(value: float) -> float | None:
+def _number(value: float | np.floating[Any]) -> float | None:
     return None if np.isnan(value) else round(float(value), 4)
 
 

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import tiny
 from hostile_names import CLASS, FILES
 from miniatures import draw
 from quick import train_arguments
@@ -35,7 +36,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     table = folder / "hostile.csv"
     with open(table, "w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows([["path", "label", "truth", "split"], *rows])
-    assert main(train_arguments(table, folder / "run", run__eval_every=1)) == 0
+    assert main(train_arguments(table, folder / "run", run__eval_every=1, heads__warm_start="true")) == 0
     return folder
 
 
@@ -50,3 +51,13 @@ def page(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("page") / "report.html"
     write_report(run, place, tmp_path_factory.mktemp("cache"))
     return place
+
+
+@pytest.fixture(scope="session")
+def vit_run(shared_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run with a tiny ViT with registers."""
+    folder = tmp_path_factory.mktemp("vit")
+    tiny.hub_model("dinov2_with_registers", folder / "backbone")
+    words = train_arguments(shared_folder, folder / "run", "--backbone", folder / "backbone", schedule__steps=3)
+    assert main(words) == 0
+    return finished_run(folder / "run")

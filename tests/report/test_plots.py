@@ -12,14 +12,11 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from quick import train_arguments
 
-from debgcd.cli import main
 from debgcd.commands.report import FIGURES as NAMED
 from debgcd.errors import DataError, UsageError
 from debgcd.report.plots import FIGURES, draw, image_file
 from debgcd.train.run import Run
-from debgcd.train.start import finished_run
 
 Command = Callable[..., Any]
 
@@ -88,16 +85,6 @@ def test_the_score_of_each_k(command: Command, run: Run, tmp_path: Path) -> None
     out = tmp_path / "k.svg"
     assert command("report", run.folder, "--figure", "k", "-o", out, "--cache", tmp_path / "cache").code == 0
     assert b"<svg" in out.read_bytes()
-
-
-@pytest.fixture(scope="module")
-def vit_run(shared_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A run with a tiny ViT with registers."""
-    folder = tmp_path_factory.mktemp("vit")
-    tiny.hub_model("dinov2_with_registers", folder / "backbone")
-    words = train_arguments(shared_folder, folder / "run", "--backbone", folder / "backbone", schedule__steps=3)
-    assert main(words) == 0
-    return finished_run(folder / "run")
 
 
 def test_attention_tuned_and_untuned(vit_run: Run, tmp_path: Path) -> None:
