@@ -203,8 +203,11 @@ def _cards(look: Look) -> list[tuple[str, object, str]]:
 def _warnings(look: Look, data: dict[str, Any]) -> list[str]:
     found = []
     if look.run.evaluation.exists():
-        health = read_evaluation(look.run).get("health") or []
-        found += [str(line) for line in (health if isinstance(health, list) else [health])]
+        health = read_evaluation(look.run).get("health") or {}
+        if health.get("problem"):
+            kept = health.get("kept_step")
+            back = "" if kept is None else f" The model is that of step {kept}, the best seen."
+            found.append(f"Training went wrong: {health['problem']}.{back}")
     on_page = sum(not labelled for labelled in data["images"]["labelled"])
     if on_page < len(look.rows):
         found.append(
