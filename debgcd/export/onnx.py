@@ -29,6 +29,7 @@ from debgcd.train.run import Run
 
 SAMPLE = Path(__file__).with_name("onnx_sample.py")
 TOLERANCE = 1e-4  # of probabilities
+VOTE = 0.02  # of novelty: where neighbours vote, rounding may change the order of two that are equally near
 CHECKED = 14  # images whose answers are compared, in batches of 1 and 7
 OPSET = 20
 
@@ -104,7 +105,8 @@ def _convert(whole: Whole, pixels: NDArray[np.uint8], place: Path) -> None:
             opset_version=OPSET,
             input_names=["pixels"],
             output_names=names[:outputs],
-            dynamic_shapes=({0: torch.export.Dim("images")},),
+            # the most that heads with blocks of images take as one; the file itself has no limit
+            dynamic_shapes=({0: torch.export.Dim("images", max=1024)},),
         )
 
 
@@ -140,10 +142,11 @@ def _compare(whole: Whole, session: Any, pixels: NDArray[np.uint8]) -> None:
         with torch.no_grad():
             ours = [part.numpy() for part in whole(torch.from_numpy(batch))]
         theirs = session.run(None, {"pixels": batch})
-        worst = max(float(np.abs(a - b).max()) for a, b in zip(ours[1:], theirs[1:], strict=True))
         same = (ours[1].argmax(1) == theirs[1].argmax(1)).all()
-        if worst > TOLERANCE or not same:
-            raise DebgcdError(
-                f"the exported model differs from the original by {worst:.1g}, more than {TOLERANCE:g}; nothing was written: "
-                "try other versions of torch, onnxscript and onnxruntime"
-            )
+        for a, b, most in zip(ours[1:], theirs[1:], (TOLERANCE, VOTE), strict=False):
+            worst = float(np.abs(a - b).max())
+            if worst > most or not same:
+                raise DebgcdError(
+                    f"the exported model differs from the original by {worst:.1g}, more than {most:g}; nothing was written: try "
+                    "other versions of torch, onnxscript and onnxruntime"
+                )

@@ -25,7 +25,7 @@ from debgcd.cli import main
 from debgcd.data.manifest import read_manifest
 from debgcd.errors import DebgcdError
 from debgcd.export.items import Names
-from debgcd.export.onnx import Whole, _compare
+from debgcd.export.onnx import VOTE, Whole, _compare
 from debgcd.files import csv_field
 from debgcd.inference.model import load_model
 from debgcd.train.finish import read_predictions
@@ -185,7 +185,9 @@ def test_onnx_says_what_the_model_says(exported: tuple[Path, Path], tmp_path: Pa
         parts = [session.run(None, {"pixels": pixels[i : i + step]}) for i in range(0, 200, step)]
         ours = [np.concatenate(column) for column in zip(*parts, strict=True)]
         assert (ours[1].argmax(1) == p.argmax(1)).all()
-        assert np.abs(ours[1] - p).max() < 1e-4 and np.abs(ours[2] - novelty).max() < 1e-4
+        assert np.abs(ours[1] - p).max() < 1e-4
+        apart = np.abs(ours[2] - novelty)  # of two neighbours that are equally near, rounding decides
+        assert np.median(apart) < 1e-4 and apart.max() < VOTE
         assert np.abs(ours[0] - feature).max() < 1e-3 * np.abs(feature).max()
 
 
