@@ -1,14 +1,14 @@
 """How far to trust each category, from what is known without any truth.
 
-    trust = mean of the parts that are known, each in 0..1:
+    trust = mean of views, clustering and confidence, as far as they are known. All parts are in 0..1:
 
-    classifiers   share of the category's images that the other classifiers put into it too
-    views         share of them that stay in it when another view of the image is shown
+    views         share of the category's images that stay in it when another view of the image is shown
     clustering    overlap with the best of K clusters that k-means finds in the same features: |A ∩ B| / |A ∪ B|
-    separation    mean of (b − a) / b over its images: a, b = distance to the own and to the nearest other category's mean
     confidence    mean probability of the category
+    classifiers   share of its images that the other classifiers put into it too
+    separation    mean of (b − a) / b over its images: a, b = distance to the own and to the nearest other category's mean
 
-`benchmarks/trust.py` measures how well it ranks categories by their real purity.
+The last two are shown but not counted. `benchmarks/trust.py` measures how well all of them rank categories by their real purity.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 Ids = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-PARTS = ("classifiers", "views", "clustering", "separation", "confidence")
+COUNTED = ("views", "clustering", "confidence")
+PARTS = (*COUNTED, "classifiers", "separation")
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def trust(evidence: Evidence, k: int) -> tuple[Floats, dict[str, Floats]]:
     if evidence.other_view is not None:
         parts["views"] = _mean(category, (evidence.other_view == category).astype(float), k)
     ordered = {name: np.where(size > 0, parts[name], np.nan) for name in PARTS if name in parts}
-    return np.mean(list(ordered.values()), axis=0), ordered
+    return np.mean([part for name, part in ordered.items() if name in COUNTED], axis=0), ordered
 
 
 def order_of_interest(trust: Floats, size: Ids, known: int) -> list[int]:
