@@ -66,7 +66,8 @@ class Gallery {
       {
         type: "button", class: "tile", "data-image": image, title: this.images.path[image], "aria-label": label,
         onclick: () => this.show(image, list),
-        onpointerenter: () => this.on.look(image),
+        // only a pointer that moves: after a jump, whatever tile comes to lie under it must not take the mark
+        onpointermove: (event) => { if (event.movementX || event.movementY) this.on.look(image); },
         onfocus: () => this.on.look(image),
       },
       this.picture(image),
