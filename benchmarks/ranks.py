@@ -25,8 +25,8 @@ from PIL import Image
 
 from debgcd import ranks
 from debgcd.files import csv_text
+from debgcd.inference.categories import Category, categories
 from debgcd.inference.infer import Inference
-from debgcd.inference.model import Category, categories
 from debgcd.inference.predict import COLUMNS, prediction_table, predictions_csv
 from debgcd.machine import facts
 from debgcd.progress import say

@@ -15,7 +15,21 @@ from pathlib import Path
 from typing import Any
 
 from debgcd import __version__, ranks
-from debgcd.commands import bench, check, config, demo, estimate_k, evaluate, fetch, methods, predict, reproduce, train
+from debgcd.commands import (
+    bench,
+    check,
+    config,
+    demo,
+    estimate_k,
+    evaluate,
+    export,
+    fetch,
+    methods,
+    predict,
+    report,
+    reproduce,
+    train,
+)
 from debgcd.errors import DataError, DebgcdError, UsageError
 from debgcd.progress import say
 
@@ -30,6 +44,8 @@ examples:
   debgcd train --benchmark cub --root data/       a published data set with its published split (see debgcd fetch)
   debgcd evaluate runs/photos                     accuracy on images whose true class is known
   debgcd predict runs/photos more/ -o out.csv     assign new images to the categories
+  debgcd report runs/photos                       the run's report again: a page to look at and to send
+  debgcd export runs/photos --to folders -o out/  the images in folders by category; also csv, coco, onnx, ...
   debgcd reproduce ssb --root data/               a table of the paper: its numbers and ours
 
 photos/ holds labelled/<class>/... and unlabelled/..., or class folders next to a folder named unlabelled. A CSV or
@@ -208,7 +224,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"debgcd {__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for command in (demo, check, fetch, config, methods, estimate_k, train, evaluate, predict, reproduce, bench):
+    for command in (
+        *(demo, check, fetch, config, methods, estimate_k, train, evaluate, predict, report, export),
+        *(reproduce, bench),
+    ):
         command.add(subparsers)
     return parser
 

@@ -23,7 +23,8 @@ from debgcd.data.rows import label_text
 from debgcd.errors import UsageError
 from debgcd.files import write_json
 from debgcd.inference import predict as prediction
-from debgcd.inference.model import LABELS, Category, Label, Model, save_model
+from debgcd.inference.categories import Category
+from debgcd.inference.model import LABELS, Label, Model, save_model
 from debgcd.machine import cache_folder
 from debgcd.options import Config, k_values
 from debgcd.train.decide import choose_preset

@@ -15,7 +15,7 @@ from debgcd.cluster.estimate_k import Estimate
 from debgcd.data.decode import Unusable, decode
 from debgcd.errors import UsageError
 from debgcd.files import write_bytes
-from debgcd.inference.model import Category
+from debgcd.inference.categories import Category
 from debgcd.train.finish import Prediction
 
 INK, FAINT, EMPTY = "#1f2430", "#6b7280", "#e5e7eb"

@@ -9,12 +9,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from browsers import ADVICE, chromium
 from miniatures import Made, draw
 from quick import train_arguments
 
 from debgcd.data.benchmarks import Facts, facts_of, resolve
 
 # twelve steps of eight images: a third of a second
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if chromium() is None:
+        terminalreporter.write_line(ADVICE)
 
 
 @pytest.fixture(autouse=True, scope="session")

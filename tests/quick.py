@@ -32,7 +32,7 @@ def train_arguments(source: Path, run: Path, *more: object, **settings: object) 
     fast = {name: value for name, value in FAST.items() if name in _options(method)}
     sets = [word for name, value in {**fast, **changed}.items() for word in ("--set", f"{name}={value}")]
     fixed = ["train", source, "-o", run, "--k", 3, "--preset", "small", "--backbone", "lite0", "--workers", 0]
-    return [str(word) for word in [*fixed, "--bank", "off", *sets, *more]]
+    return [str(word) for word in [*fixed, "--bank", "off", "--no-report", *sets, *more]]
 
 
 @functools.cache

@@ -29,6 +29,8 @@ ROOMS = [
     {"train"},
     {"check", "estimate", "discoverer"},
     {"figures"},
+    {"report"},
+    {"export"},
     {"demo"},
     {"bench"},
     {"reproduce"},

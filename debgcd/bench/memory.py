@@ -22,8 +22,8 @@ from debgcd.data.contents import Contents
 from debgcd.data.rows import Manifest
 from debgcd.data.sampler import Sampler, half_labelled
 from debgcd.evaluate import score
+from debgcd.inference.categories import categories
 from debgcd.inference.infer import infer
-from debgcd.inference.model import categories
 from debgcd.inference.predict import prediction_table, predictions_csv
 from debgcd.inference.tokens import CENTRE_BATCH
 from debgcd.model.backbone import Backbone

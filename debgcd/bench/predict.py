@@ -9,7 +9,8 @@ from debgcd.bench.networks import CPU, TUNED_BLOCKS, random_vit, trainee
 from debgcd.bench.results import Line
 from debgcd.bench.session import Session, Work
 from debgcd.data.manifest import from_paths
-from debgcd.inference.model import Model, categories
+from debgcd.inference.categories import categories
+from debgcd.inference.model import Model
 from debgcd.inference.predict import predict
 from debgcd.model.load import load_backbone
 from debgcd.model.precision import pick_precision

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from debgcd.commands.options import Subparsers, absolute, add_cache, add_command
+from debgcd.commands.report import add_no_report, report_at_the_end
 from debgcd.commands.show import percent, table
 from debgcd.progress import escaped
 
@@ -23,12 +24,14 @@ def add(subparsers: Subparsers) -> None:
         "-o", dest="out", type=Path, default=Path("demo-run"), metavar="DIR", help="output folder (default demo-run)"
     )
     parser.add_argument("--seed", type=int, default=0)
+    add_no_report(parser)
     add_cache(parser)
 
 
 def demo(options: argparse.Namespace) -> None:
     """`debgcd demo`."""
     from debgcd.demo import demo as run_demo
+    from debgcd.train.run import open_run
 
     summary = run_demo(options.out, options.seed, absolute(options.cache))
     rows = [
@@ -51,3 +54,5 @@ Next steps:
   debgcd evaluate {escaped(options.out / "debgcd")}
   debgcd predict {escaped(options.out / "debgcd")} {escaped(options.out / "digits")} -o predictions.csv
   debgcd check PATH                      your own images: labelled/<class>/... and unlabelled/...""")
+    if not options.no_report:
+        report_at_the_end(open_run(options.out / "debgcd"))

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from debgcd.progress import escaped
 
 if TYPE_CHECKING:
-    from debgcd.inference.model import Category, Novel
+    from debgcd.inference.categories import Category
+    from debgcd.inference.model import Novel
     from debgcd.inference.predict import Prediction
 
 WIDTH = 80  # columns of a terminal

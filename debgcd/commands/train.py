@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from debgcd import ranks
 from debgcd.commands.options import Subparsers, add_command, add_run_options, add_source, configured, read_source
+from debgcd.commands.report import add_no_report, report_at_the_end
 from debgcd.commands.show import print_found
 from debgcd.progress import escaped
 
@@ -30,6 +31,7 @@ def add(subparsers: Subparsers) -> None:
         "-o", dest="out", type=Path, metavar="RUN", help="run directory, new or empty (default: runs/<name>)"
     )
     _add_verify(parser)
+    add_no_report(parser)
     parser.add_argument(
         "--start", type=Path, metavar="RUN", help="start from another run's network instead of the pretrained one"
     )
@@ -38,6 +40,7 @@ def add(subparsers: Subparsers) -> None:
     parser = add_command(subparsers, "resume", resume, "continue an interrupted run", "debgcd resume runs/photos")
     parser.add_argument("run", type=Path, metavar="RUN")
     _add_verify(parser)
+    add_no_report(parser)
 
 
 def _add_verify(parser: argparse.ArgumentParser) -> None:
@@ -61,11 +64,11 @@ def train(options: argparse.Namespace) -> None:
     require_ready(source.manifest, config)
     require_apart(options.out, source.folder)
     if ranks.restarted() and ranks.first((options.out / "config.yaml").is_file):
-        _print_results(go_on(options.out, options.verify))  # torchrun --max-restarts repeats the command
+        _end(go_on(options.out, options.verify), options)  # torchrun --max-restarts repeats the command
         return
     if ranks.rank() == 0:
         require_new(options.out)
-    _print_results(begin(source.manifest, config, options.out, options.verify))
+    _end(begin(source.manifest, config, options.out, options.verify), options)
 
 
 def resume(options: argparse.Namespace) -> None:
@@ -73,11 +76,19 @@ def resume(options: argparse.Namespace) -> None:
     from debgcd.train.run import open_run
     from debgcd.train.start import resume as go_on
 
-    if open_run(options.run).finished:
-        results = escaped(options.run / "predictions.csv")
-        print(f"run {escaped(options.run)} has already finished; results: {results}")
+    run = open_run(options.run)
+    if not run.finished:
+        _end(go_on(options.run, options.verify), options)
         return
-    _print_results(go_on(options.run, options.verify))
+    print(f"run {escaped(options.run)} has already finished; results: {escaped(run.predictions)}")
+    if not options.no_report and not run.report.exists():  # killed while it was written
+        report_at_the_end(run)
+
+
+def _end(run: Run, options: argparse.Namespace) -> None:
+    _print_results(run)
+    if not options.no_report:
+        report_at_the_end(run)
 
 
 def _print_results(run: Run) -> None:

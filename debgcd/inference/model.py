@@ -6,7 +6,6 @@ Its categories are the known classes, then the discovered ones, with ids that ne
 from __future__ import annotations
 
 import hashlib
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,6 +21,8 @@ from debgcd import config as configuration
 from debgcd.data.rows import text
 from debgcd.errors import DataError, UsageError
 from debgcd.files import new_folder, read_json, write_json, write_text
+from debgcd.inference.card import model_card
+from debgcd.inference.categories import RESTORE, Category, read_categories
 from debgcd.methods import METHODS, create
 from debgcd.methods.base import Method, Sizes
 from debgcd.model.load import load_backbone
@@ -33,30 +34,6 @@ from debgcd.progress import say
 FORMAT = 2  # raise it when what is in the folder changes its meaning
 LABELS = "labels.json"  # only where a class's label was not text
 Label = int | float | bool | str
-_RESTORE = "restore the file or train again"
-
-
-@dataclass(frozen=True)
-class Category:
-    """One category; `id` is the class's name or new-01, ...; `name` is what people call it and may be edited."""
-
-    category: int
-    id: str
-    name: str
-    known: bool
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-def categories(classes: Sequence[str], k: int) -> list[Category]:
-    """Categories 0..M-1 for the known classes in this order, M..k-1 as new-01, new-02, ..."""
-    found = [Category(i, name, name, True) for i, name in enumerate(classes)]
-    digits = max(2, len(str(k - len(classes))))
-    ids = (f"new-{number:0{digits}d}" for number in itertools.count(1))
-    free = (new for new in ids if new not in set(classes))  # a class may be called new-01: one found and kept before
-    found += [Category(i, new, new, False) for i, new in zip(range(len(classes), k), free, strict=False)]
-    return found
 
 
 @dataclass(frozen=True)
@@ -98,10 +75,12 @@ def save_model(
     images: int,
     labels: Sequence[Label] | None = None,
     novel: Novel | None = None,
+    labelled: int | None = None,
+    scores: Mapping[str, Any] | None = None,
 ) -> None:
     """Write the folder at one instant; the same training gives the same model.safetensors, byte for byte.
 
-    images: how many it was trained on. labels, novel: see `Model`.
+    images: how many it was trained on. labels, novel: see `Model`. labelled, scores: for the card, see `model_card`.
     """
     known = sum(category.known for category in categories)
     with new_folder(folder) as new:
@@ -118,7 +97,9 @@ def save_model(
         write_json(new / "categories.json", [category.to_json() for category in categories])
         if labels is not None:
             write_json(new / LABELS, labels)
-        write_text(new / "README.md", _card(config, categories))
+        names = [category.id for category in categories if category.known]
+        card = model_card(config, names, len(categories) - known, images, views_label(config), labelled, scores)
+        write_text(new / "README.md", card)
 
 
 def load_model(folder: Path, *, backbone: str | None, cache: Path, device: str = "auto") -> Model:
@@ -180,7 +161,7 @@ def read_novel(folder: Path) -> Novel | None:
         found = read_json(folder / "config.json").get("novel")
         return None if found is None else Novel(**found)
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise DataError(f"{folder / 'config.json'} cannot be read ({error}); {_RESTORE}") from error
+        raise DataError(f"{folder / 'config.json'} cannot be read ({error}); {RESTORE}") from error
 
 
 def _read_labels(folder: Path, ids: list[str]) -> tuple[Label, ...] | None:
@@ -245,71 +226,6 @@ def start_from(
     why = " (the known classes are others)" if others else ""
     say(f"start: heads taken over: {', '.join(sorted(given)) or 'none'}; new: {new}{why}")
     return given
-
-
-def read_categories(folder: Path, known: int) -> list[Category]:
-    """The categories of a model folder; a DataError names the first entry that is wrong. known: how many come first.
-
-    Answers are looked up by position, so an entry that moved would turn one class into another.
-    """
-    place = folder / "categories.json"
-    try:
-        entries = read_json(place)
-        if not isinstance(entries, list):
-            raise ValueError("it does not hold a list")
-    except (UnicodeDecodeError, ValueError) as error:
-        raise DataError(f"{place} cannot be read ({error}); {_RESTORE}") from error
-    found: list[Category] = []
-    ids: dict[str, int] = {}
-    for i, entry in enumerate(entries):
-        problem = _problem(entry, i, known, ids)
-        if problem:
-            raise DataError(f"{place}: entry {i} {problem}; {_RESTORE}")
-        found.append(Category(**entry))
-        ids[entry["id"]] = i
-    if len(found) < known:
-        raise DataError(f"{place} has {len(found)} entries, but config.json counts {known} known classes; {_RESTORE}")
-    return found
-
-
-def _problem(entry: Any, i: int, known: int, ids: Mapping[str, int]) -> str:
-    """What is wrong with entry number i, empty if nothing; ids: those of the entries before it."""
-    kinds = {"category": int, "id": str, "name": str, "known": bool}
-    if not isinstance(entry, dict) or set(entry) != set(kinds):
-        return f"must have the keys {', '.join(kinds)}"
-    for key, kind in kinds.items():
-        if type(entry[key]) is not kind:
-            words = {int: "a whole number", str: "text", bool: "true or false"}[kind]
-            return f"has, as {key}, something other than {words}"
-    for key in ("id", "name"):
-        if any("\ud800" <= letter <= "\udfff" for letter in entry[key]):
-            return f"has a {key} that is not valid Unicode"
-    if entry["category"] != i:
-        return f"has category {entry['category']}, expected {i}: the order must not change"
-    if entry["known"] != (i < known):
-        is_known = "is a known class" if entry["known"] else "is not a known class"
-        return f"{is_known}, but config.json says that the first {known} are the known ones"
-    if not entry["id"].strip():
-        return "has an empty id"
-    if entry["id"] in ids:
-        of = "the known class in entry" if ids[entry["id"]] < known <= i else "entry"
-        return f"has the id {entry['id']!r} of {of} {ids[entry['id']]}; ids must be unique"
-    return ""
-
-
-def _card(config: Config, categories: Sequence[Category]) -> str:
-    known = [category.id for category in categories if category.known]
-    return f"""# A category-discovery model
-
-Made by debgcd with the method `{config.method}` (preset `{config.preset}`, seed {config.seed}).
-
-- Categories: {len(categories)}, of which {len(known)} are known classes ({", ".join(known[:10])}{", ..." if len(known) > 10 else ""})
-  and {len(categories) - len(known)} were discovered. `categories.json` lists them; a discovered one keeps its id whatever it is named.
-- Backbone: `{config.backbone.name}`, sha256 `{config.backbone.sha256}`. Only the tuned part is stored here.
-- Images: short side {config.views.short_side}, centre crop {config.views.crop}; trained on {views_label(config)}.
-
-Use it: `debgcd predict RUN PATH -o out.csv`, or in Python `debgcd.Discoverer.load("RUN/model").predict(paths)`.
-"""
 
 
 def views_label(config: Config) -> str:

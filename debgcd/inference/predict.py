@@ -18,8 +18,9 @@ from debgcd.data.loader import default_workers, from_files
 from debgcd.data.manifest import Manifest, Skipped, scan
 from debgcd.errors import DataError, UsageError
 from debgcd.files import csv_cell
+from debgcd.inference.categories import Category
 from debgcd.inference.infer import TOP, Inference, features, infer, probabilities
-from debgcd.inference.model import Category, Model, Novel, load_model
+from debgcd.inference.model import Model, Novel, load_model
 from debgcd.inference.tokens import FreshTokens
 from debgcd.progress import Report, progress
 

@@ -84,12 +84,25 @@ def _attended(found: Parts, query: Tensor, tokens: Tensor, rotation: Rotation | 
     """The attention output before the output matrix: (N, width)."""
     gain, shift, by_head = found.before.weight, found.before.bias, query.shape[1:]
     plain = layer_norm(tokens, found.before.normalized_shape, eps=found.before.eps)  # (N, T, width)
-    query = query * query.shape[2] ** -0.5
-    scores = _folded_scores(found, query, plain) if rotation is None else _rotated_scores(found, query, plain, rotation)
     # The attention weights of a head sum to one, so shift and bias can be added once, after the sum over the tokens.
-    seen = scores.softmax(2) @ plain * gain + shift  # (N, heads, width)
+    seen = _weights(found, query, plain, rotation) @ plain * gain + shift  # (N, heads, width)
     values = torch.einsum("nhw,hsw->nhs", seen, found.value.weight.unflatten(0, by_head)).flatten(1)
     return values if found.value.bias is None else values + found.value.bias
+
+
+def cls_attention(block: nn.Module, tokens: Tensor, heads: int, rotation: Rotation | None) -> Tensor:
+    """Attention weights of row 0 over all tokens: (N, T, width) -> (N, heads, T)."""
+    found = parts(block)
+    query = found.query(found.before(tokens[:, 0])).unflatten(1, (heads, -1))
+    plain = layer_norm(tokens, found.before.normalized_shape, eps=found.before.eps)
+    return _weights(found, query, plain, rotation)
+
+
+def _weights(found: Parts, query: Tensor, plain: Tensor, rotation: Rotation | None) -> Tensor:
+    """(N, heads, T) attention weights of one query per head."""
+    query = query * query.shape[2] ** -0.5
+    scores = _folded_scores(found, query, plain) if rotation is None else _rotated_scores(found, query, plain, rotation)
+    return scores.softmax(2)
 
 
 def _folded_scores(found: Parts, query: Tensor, plain: Tensor) -> Tensor:

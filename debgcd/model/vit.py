@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from debgcd.errors import DataError, UsageError
 from debgcd.model.backbone import Backbone, Identity
-from debgcd.model.folded import Rotation, cls_row, first_block
+from debgcd.model.folded import Rotation, cls_attention, cls_row, first_block
 from debgcd.model.hub import IMAGENET_MEAN, IMAGENET_STD, Pretrained, download, line, read_folder, some
 from debgcd.model.original import read_original
 
@@ -62,7 +62,7 @@ class VitBackbone(Backbone):
         self.identity = identity
         self.width = model.config.hidden_size
         self.heads = model.config.num_attention_heads
-        self.image_size = image_size
+        self.image_size, self.patch = image_size, model.config.patch_size
         self.embeddings = model.embeddings
         self.rotary = getattr(model, "rope_embeddings", None)  # DINOv3: positions are encoded in every block
         self.tail_blocks = tuned_blocks if tail_blocks is None else tail_blocks
@@ -90,6 +90,17 @@ class VitBackbone(Backbone):
     def tail(self, tokens: Tensor) -> Tensor:
         """Output of `tokens` -> the CLS row, (N, width)."""
         return self.norm(self._cls_row([*self.late, *self.tuned], tokens) if self.tail_blocks else tokens[:, 0])
+
+    @torch.no_grad()
+    def attention(self, tokens: Tensor) -> Tensor:
+        """Attention of the last block's CLS token over the patches: output of `tokens` -> (N, heads, rows, columns)."""
+        if not self.tail_blocks:
+            raise UsageError("attention needs at least one tuned block: without one, the trunk keeps only the CLS row")
+        blocks = [*self.late, *self.tuned]
+        last = self.through(blocks[:-1], tokens)
+        seen = cls_attention(blocks[-1], last, self.heads, self._rotation(tokens))
+        side = self.image_size // self.patch
+        return seen[:, :, -side * side :].unflatten(2, (side, side))
 
     def _cls_row(self, blocks: Sequence[nn.Module], tokens: Tensor) -> Tensor:
         """The CLS row after at least one block: (N, width)."""

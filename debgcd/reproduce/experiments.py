@@ -23,6 +23,7 @@ class Experiment:
     backbone: str = "dino"
     paper: dict[str, dict[str, Any]] = field(default_factory=dict)  # rows whose numbers are in another table
     calibrate: bool = False  # also show the test split, and select a row by its accuracy on known classes
+    figures: dict[str, list[str]] = field(default_factory=dict)  # figure -> rows whose runs it shows, per data set
     estimated_k: bool = False  # use the paper's estimate of K; where it has none, estimate K here
 
     @property

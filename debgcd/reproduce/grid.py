@@ -75,9 +75,9 @@ class Cell:
     def command(self) -> list[str]:
         """The command that starts this run (call `write` first) or resumes it."""
         if self._begun:
-            return ["debgcd", "resume", str(self.folder)]
+            return ["debgcd", "resume", str(self.folder), "--no-report"]
         where = ["--preset", self.config.preset, "--config", str(self.settings), "-o", str(self.folder)]
-        return ["debgcd", "train", str(self.images.path), *where]
+        return ["debgcd", "train", str(self.images.path), *where, "--no-report"]
 
     def write(self) -> None:
         """Write the files that the command refers to."""

@@ -46,6 +46,7 @@ class Outcome:
     results: tuple[Result, ...]
     not_run: tuple[str, ...]  # one sentence per run or data set
     facts: dict[str, Any]  # date, machine, versions
+    figures: tuple[tuple[str, str], ...] = ()  # title, and the path beside the page or why there is none
 
     def here(self, row: str, name: str, measure: str, split: str = "unlabelled") -> Number | None:
         """Mean over the seeds, with the standard deviation if there are several."""

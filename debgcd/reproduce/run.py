@@ -13,17 +13,19 @@ from debgcd import ranks
 from debgcd.bench.networks import trunk_type
 from debgcd.data import paper
 from debgcd.data.benchmarks import Benchmark, facts_of, read_benchmark, resolve
-from debgcd.errors import DataError
+from debgcd.errors import DataError, DebgcdError
 from debgcd.files import lock, write_json, write_text
 from debgcd.machine import facts
 from debgcd.methods import METHODS
 from debgcd.options import Config
 from debgcd.progress import say
+from debgcd.report.plots import draw, write_figure
 from debgcd.reproduce.experiments import Experiment
 from debgcd.reproduce.grid import Cell, ImageList, cell, devices, finish
 from debgcd.reproduce.results import Outcome, result
 from debgcd.reproduce.scale import Small, classes_of, part
 from debgcd.reproduce.table import page
+from debgcd.train.run import open_run
 
 Scale = Literal["full", "small"]
 
@@ -109,11 +111,32 @@ def reproduce(wish: Wish, plan: Plan) -> Outcome:
             results=tuple(results),
             not_run=tuple(not_run),
             facts={**facts(), "trunk": trunk_type()},
+            figures=_figures(wish, plan.cells),
         )
         if ranks.rank() == 0:
             write_json(wish.out / f"{wish.experiment.name}.json", outcome.to_json())
             write_text(wish.out / f"{wish.experiment.name}.md", page(outcome))
     return outcome
+
+
+def _figures(wish: Wish, cells: Sequence[Cell]) -> tuple[tuple[str, str], ...]:
+    """Draw the experiment's figures from its finished runs of seed 0; one that is newer than its runs is kept."""
+    found = []
+    for name in wish.chosen_sets:
+        for figure, rows in wish.experiment.figures.items():
+            chosen = [each for row in rows for each in cells if (each.row, each.set, each.seed) == (row, name, 0)]
+            runs = [open_run(each.folder) for each in chosen if each.finished]
+            if not runs:
+                continue
+            title = f"{facts_of(name).title}: {figure} ({', '.join(rows)})"
+            place = wish.out / f"{wish.experiment.name}-figures" / f"{name}-{figure}.png"
+            try:
+                if not place.exists() or place.stat().st_mtime < max(run.predictions.stat().st_mtime for run in runs):
+                    write_figure(draw(figure, runs, wish.cache), place)
+                found.append((title, f"{place.parent.name}/{place.name}"))
+            except DebgcdError as error:
+                found.append((title, f"not drawn: {error}"))
+    return tuple(found)
 
 
 def read_first(name: str, roots: Sequence[Path], cache: Path) -> Benchmark:

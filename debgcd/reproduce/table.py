@@ -30,6 +30,12 @@ def page(outcome: Outcome) -> str:
     blocks += _average(outcome)
     if outcome.experiment.others:
         blocks.append(f"In the paper's table but not run here: {', '.join(outcome.experiment.others)}.")
+    if outcome.figures:
+        blocks.append("## Figures")
+        blocks += [
+            f"{title}: {place}" if place.startswith("not drawn") else f"![{title}]({place})\n\n{title}"
+            for title, place in outcome.figures
+        ]
     if outcome.not_run:
         blocks.append("Not run:\n\n" + "\n".join(f"- {sentence}" for sentence in outcome.not_run))
     return "\n\n".join(blocks) + "\n"

@@ -17,8 +17,9 @@ from debgcd import ranks
 from debgcd.cluster.kmeans import kmeans
 from debgcd.errors import DataError
 from debgcd.files import csv_field, read_json, write_json, write_text
+from debgcd.inference.categories import Category, categories, read_categories
 from debgcd.inference.infer import Inference, features_shared, infer_shared
-from debgcd.inference.model import Category, Novel, categories, read_categories, save_model, views_label
+from debgcd.inference.model import Novel, save_model, views_label
 from debgcd.inference.predict import Prediction, prediction_table, predictions_csv
 from debgcd.inference.tokens import Tokens
 from debgcd.methods import create
@@ -150,7 +151,8 @@ def finish(run: Run, setup: Setup, inference: Inference, scores: dict[str, Any] 
         return
     k = setup.method.sizes.k  # smaller than the configuration's where categories were pruned
     found = categories(run.manifest.classes, k)
-    save_model(run.model, setup.network.state(), replace(run.config, k=k), found, len(setup.label), novel=novel)
+    labelled, config, state = int((setup.label >= 0).sum()), replace(run.config, k=k), setup.network.state()
+    save_model(run.model, state, config, found, len(setup.label), novel=novel, labelled=labelled, scores=scores)
     if scores is not None:
         write_evaluation(run, scores, k)
     paths = [run.manifest.paths[row] for row in run.manifest.training_rows[setup.label < 0]]

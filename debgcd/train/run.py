@@ -60,6 +60,10 @@ class Run:
         return self.folder / "health.json"
 
     @property
+    def report(self) -> Path:
+        return self.folder / "report.html"
+
+    @property
     def digest(self) -> str:
         """A hash of all that a result depends on, to notice an edited config.yaml or manifest.csv; truth is not in it."""
         settings = configuration.to_dict(self.config)

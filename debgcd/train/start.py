@@ -152,18 +152,28 @@ def _contents(manifest: Manifest, config: Config) -> Contents:
 
 def measure(folder: Path) -> dict[str, object]:
     """`debgcd evaluate RUN`: the run's final model against the truth in its manifest, also into evaluation.json."""
+    run = finished_run(folder)
+    setup = open_setup(run, run.manifest, cache_folder(run.config.run.cache))
+    return write_evaluation(run, evaluate(run, setup, unlabelled(setup)), setup.method.sizes.k)
+
+
+def finished_run(folder: Path) -> Run:
+    """The run in a folder, refused unless it has finished."""
     run = open_run(folder)
     ranks.set_timeout(run.config.run.timeout)
     if not run.finished:
         raise UsageError(f"the run in {folder} has not finished; first: debgcd resume {folder}")
-    cache = cache_folder(run.config.run.cache)
+    return run
+
+
+def open_setup(run: Run, manifest: Manifest, cache: Path) -> Setup:
+    """A finished run's network, and the tokens of the training images of `manifest`: the run's, or some of them."""
     model = load_model(run.model, backbone=None, cache=cache, device=run.config.run.device)
     _require_same_settings(run, model)
-    tokens = centre_tokens(run.config, run.manifest, model.network.backbone, cache)
-    known, label = len(run.manifest.classes), run.manifest.training_labels
+    tokens = centre_tokens(run.config, manifest, model.network.backbone, cache)
+    known, label = len(run.manifest.classes), manifest.training_labels
     held = np.zeros(len(label), dtype=bool)
-    setup = Setup(model.network, model.method, tokens, label, held, known, run.manifest.training_paths)
-    return write_evaluation(run, evaluate(run, setup, unlabelled(setup)), len(model.categories))
+    return Setup(model.network, model.method, tokens, label, held, known, manifest.training_paths)
 
 
 def _require_same_settings(run: Run, model: Model) -> None:

@@ -22,8 +22,8 @@ from debgcd.data.loader import Files
 from debgcd.data.manifest import Manifest, manifest_text, read_manifest, scan, write_manifest
 from debgcd.data.views import resize_short_side
 from debgcd.errors import DataError, UsageError
+from debgcd.inference.categories import categories
 from debgcd.inference.infer import Inference
-from debgcd.inference.model import categories
 from debgcd.inference.predict import prediction_rows
 from debgcd.options import ViewsConfig
 

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from debgcd.figures import GAP, LABEL, TILE, draw_exemplars
-from debgcd.inference.model import Category
+from debgcd.inference.categories import Category
 from debgcd.train.finish import Prediction
 
 RED, GREEN, BLUE = (255, 0, 0), (0, 255, 0), (0, 0, 255)

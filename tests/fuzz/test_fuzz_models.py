@@ -16,7 +16,8 @@ from hypothesis import given
 
 from debgcd import config as configuration
 from debgcd.inference import model as models
-from debgcd.inference.model import categories, load_model, save_model
+from debgcd.inference.categories import categories
+from debgcd.inference.model import load_model, save_model
 from debgcd.methods import create
 from debgcd.methods.base import Sizes
 from debgcd.model.load import load_backbone

@@ -56,6 +56,9 @@ def test_a_table_from_the_first_run_to_the_page_and_again(command: Command, sets
     said = command(*words)
     assert said.code == 0, said.err
     assert "2 runs: 0 done, 2 to do" in said.err and "| L_sdl + L_gcd + L_adl |" in said.out
+    figure = tmp_path / "out" / "auroc-figures" / "pets-novelty.png"
+    assert figure.is_file() and "](auroc-figures/pets-novelty.png)" in said.out
+    assert not list((tmp_path / "out").rglob("report.html"))  # a grid of runs is not for looking at one by one
     written = json.loads((tmp_path / "out" / "auroc.json").read_text())
     assert {run["row"] for run in written["runs"]} == {"L_sdl", "L_sdl + L_gcd + L_adl"}
     assert all(0 <= run["unlabelled"]["auroc"] <= 100 and run["k"] == 37 for run in written["runs"])

@@ -9,6 +9,7 @@ from debgcd.data import paper
 from debgcd.data.paper import Number
 from debgcd.errors import UsageError
 from debgcd.methods import METHODS
+from debgcd.report.plots import FIGURES
 from debgcd.reproduce.experiments import experiment, experiments
 
 EXPERIMENTS = experiments()
@@ -50,6 +51,16 @@ def test_the_methods_own_row_is_the_paper_preset(name: str) -> None:
     if name == "blocks":
         base = configuration.override(base, {"backbone": {"tuned_blocks": 2}}, where="test")
     assert base in rows
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_figures_are_drawn_from_rows_that_there_are(name: str) -> None:
+    for figure, rows in EXPERIMENTS[name].figures.items():
+        assert figure in FIGURES and set(rows) <= set(EXPERIMENTS[name].rows)
+
+
+def test_every_figure_of_the_paper_belongs_to_an_experiment() -> None:
+    assert {figure for found in EXPERIMENTS.values() for figure in found.figures} == set(FIGURES)
 
 
 def test_where_the_papers_numbers_are_looked_up() -> None:

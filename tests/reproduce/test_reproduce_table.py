@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from debgcd.reproduce.experiments import experiment
@@ -40,6 +42,12 @@ def test_mean_deviation_and_difference() -> None:
     assert row(text, "SimGCD")[3:] == ["–"] * 6  # not run, but the paper's numbers are there
     assert "## CUB" in text and "## Stanford" not in text
     assert "- Stanford Cars: not there" in text
+
+
+def test_figures_are_shown_or_the_reason_is_said() -> None:
+    drawn = replace(made("stability", []), figures=(("CUB: k", "x/cub-k.png"), ("CUB: attention", "not drawn: no ViT")))
+    text = page(drawn)
+    assert "![CUB: k](x/cub-k.png)" in text and "CUB: attention: not drawn: no ViT" in text
 
 
 def test_the_page_says_what_was_typed_and_where() -> None:

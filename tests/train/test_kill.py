@@ -36,13 +36,13 @@ class Reference:
 
     def kill(self, run: Path, hook: Hook, again: bool = False) -> None:
         """Start a run (or go on with it) that dies at the hook's point."""
-        words = ["resume", str(run)] if again else self.arguments(run)
+        words = ["resume", str(run), "--no-report"] if again else self.arguments(run)
         assert debgcd(words, self.folder / "killed.log", hook) == -signal.SIGKILL, self.log("killed")
         assert not (run / "predictions.csv").exists()
 
     def resume(self, run: Path) -> None:
         """Go on to the end, which must be that of the uninterrupted run."""
-        assert debgcd(["resume", run], self.folder / "resumed.log") == 0, self.log("resumed")
+        assert debgcd(["resume", run, "--no-report"], self.folder / "resumed.log") == 0, self.log("resumed")
         assert result(run) == self.result
         assert logged_steps(run) == list(range(1, STEPS + 1))
         left = [path.name for path in run.rglob(".*") if path.name != ".lock"]
@@ -267,7 +267,7 @@ def test_killed_before_and_after_clustering(
     assert debgcd(arguments(shared_folder, whole, "--method", method), tmp_path / "log") == 0
     words = arguments(shared_folder, run, "--method", method)
     assert debgcd(words, tmp_path / "log", at_call("debgcd.methods.kmeans.kmeans", 1)) == -signal.SIGKILL
-    again = ["resume", str(run)]
+    again = ["resume", str(run), "--no-report"]
     assert debgcd(again, tmp_path / "log", at_call("debgcd.methods.kmeans.kmeans", 1, after=True)) == -signal.SIGKILL
     assert debgcd(again, tmp_path / "log") == 0
     assert result(run) == result(whole)

@@ -58,13 +58,13 @@ def test_resume_before_the_first_checkpoint(command: Command, whole: Path, tmp_p
     run.mkdir()
     for name in ("config.yaml", "manifest.csv", "images.sha256"):
         shutil.copy(whole / name, run / name)
-    assert command("resume", run).code == 0
+    assert command("resume", run, "--no-report").code == 0
     assert result(run) == result(whole)
 
 
 def test_resume_of_a_finished_run_changes_nothing(command: Command, whole: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in whole.rglob("*")}
-    said = command("resume", whole)
+    said = command("resume", whole, "--no-report")
     assert said.code == 0 and "has already finished" in said.out and str(whole / "predictions.csv") in said.out
     assert {path: path.stat().st_mtime_ns for path in whole.rglob("*")} == before
 
@@ -73,7 +73,7 @@ def test_each_step_is_logged_once(command: Command, run: Path, whole: Path) -> N
     assert logged_steps(run) == [1, 2, 3, 4, 5, 6, 7]
     with open(run / "metrics.jsonl", "a", encoding="utf-8") as file:
         file.write('{"step": 8, "lo')  # cut short
-    assert command("resume", run).code == 0
+    assert command("resume", run, "--no-report").code == 0
     assert logged_steps(run) == logged_steps(whole) == list(range(1, 13))
     logs = [(folder / "metrics.jsonl").read_text("utf-8").splitlines() for folder in (run, whole)]
     assert [json.loads(line)["loss"] for line in logs[0]] == [json.loads(line)["loss"] for line in logs[1]]
@@ -84,7 +84,7 @@ def test_metrics_are_cut_at_a_damaged_line(command: Command, run: Path, line: by
     lines = (run / "metrics.jsonl").read_bytes().splitlines()
     lines[4] = line
     (run / "metrics.jsonl").write_bytes(b"\n".join(lines) + b"\n")
-    assert command("resume", run).code == 0
+    assert command("resume", run, "--no-report").code == 0
     assert logged_steps(run) == [1, 2, 3, 4, 7, 8, 9, 10, 11, 12]  # from the checkpoint of step 6
 
 
@@ -98,17 +98,17 @@ def test_the_newest_checkpoints_are_kept(
 
 
 def test_retention_after_a_resume(command: Command, run: Path) -> None:
-    command("resume", run)
+    command("resume", run, "--no-report")
     assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["step-00000009", "step-00000012"]
 
 
 def test_a_second_process_is_refused(command: Command, run: Path, whole: Path, tmp_path: Path) -> None:
     with lock(run):  # this process works on the run; the fork is the second one
-        assert debgcd(["resume", run], tmp_path / "log") == 2
+        assert debgcd(["resume", run, "--no-report"], tmp_path / "log") == 2
     assert (tmp_path / "log").read_text().splitlines() == [
         f"debgcd: another process is working on the run in {run}; wait for it or stop it"
     ]
-    assert command("resume", run).code == 0
+    assert command("resume", run, "--no-report").code == 0
     assert result(run) == result(whole)
 
 
@@ -116,9 +116,9 @@ def test_the_lock_is_held_while_a_run_trains(run: Path, tmp_path: Path) -> None:
     """A second `resume`, begun in the middle of the first one, is refused."""
 
     def second() -> None:
-        (tmp_path / "code").write_text(str(debgcd(["resume", run], tmp_path / "second")))
+        (tmp_path / "code").write_text(str(debgcd(["resume", run, "--no-report"], tmp_path / "second")))
 
-    assert debgcd(["resume", run], tmp_path / "first", at_call("torch.optim.SGD.step", 2, second)) == 0
+    assert debgcd(["resume", run, "--no-report"], tmp_path / "first", at_call("torch.optim.SGD.step", 2, second)) == 0
     assert (tmp_path / "code").read_text() == "2"
     assert "another process" in (tmp_path / "second").read_text()
 
@@ -176,7 +176,7 @@ def test_what_is_not_finite_stops_before_the_step(
     assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["step-00000003", "step-00000006"]
     assert not (run / "model").exists() and not (run / "predictions.csv").exists()
     assert logged_steps(run) == list(range(1, 8))
-    assert command("resume", run).code == 0  # the cause is gone; nothing that was saved is spoiled
+    assert command("resume", run, "--no-report").code == 0  # the cause is gone; nothing that was saved is spoiled
     assert result(run) == result(whole)
 
 
@@ -208,7 +208,7 @@ def test_a_full_disk_at_a_checkpoint(
     assert said.code == 3
     assert "No space left on device" in said.complaint and f"to continue: debgcd resume {run}" in said.complaint
     assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-00000003"]  # the whole one, and no half
-    assert command("resume", run).code == 0
+    assert command("resume", run, "--no-report").code == 0
     assert result(run) == result(whole)
 
 
@@ -220,10 +220,10 @@ def test_a_write_that_the_system_refuses_at_a_checkpoint(run: Path, tmp_path: Pa
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 
     log = tmp_path / "log"
-    assert debgcd(["resume", run], log, limit) == 3, log.read_text()
+    assert debgcd(["resume", run, "--no-report"], log, limit) == 3, log.read_text()
     assert f"debgcd resume {run}" in log.read_text() and "Traceback" not in log.read_text()
     assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["step-00000003", "step-00000006"]
-    assert debgcd(["resume", run], log) == 0
+    assert debgcd(["resume", run, "--no-report"], log) == 0
     assert result(run) == result(whole)
 
 
@@ -235,7 +235,7 @@ def test_an_image_that_is_gone(
     words = arguments(tiny_folder, run, "--bank", bank, "--workers", workers)
     assert debgcd(words, tmp_path / "log", at_call("torch.optim.SGD.step", 5)) == -signal.SIGKILL
     (tiny_folder / "unlabelled").rename(tmp_path / "moved")
-    said = command("resume", run)
+    said = command("resume", run, "--no-report")
     assert said.code == 3 and f"{tiny_folder}/unlabelled/" in said.complaint and "put the file back" in said.complaint
 
 
@@ -287,7 +287,7 @@ DAMAGE = {
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_a_damaged_checkpoint_is_named(command: Command, run: Path, damage: str) -> None:
     DAMAGE[damage](newest(run))
-    said = command("resume", run)
+    said = command("resume", run, "--no-report")
     assert said.code == 3
     assert str(newest(run)) in said.complaint and "delete" in said.complaint
     assert not (run / "predictions.csv").exists()
@@ -295,9 +295,9 @@ def test_a_damaged_checkpoint_is_named(command: Command, run: Path, damage: str)
 
 def test_the_advice_for_a_damaged_checkpoint_works(command: Command, run: Path, whole: Path) -> None:
     flip("state.safetensors")(newest(run))
-    assert "the checkpoint before it" in command("resume", run).complaint
+    assert "the checkpoint before it" in command("resume", run, "--no-report").complaint
     shutil.rmtree(newest(run))
-    assert command("resume", run).code == 0
+    assert command("resume", run, "--no-report").code == 0
     assert result(run) == result(whole)
 
 
@@ -309,7 +309,7 @@ def test_a_checkpoint_of_another_configuration(
     assert train(shared_folder, other, schedule__steps=6, **settings).code == 0
     shutil.rmtree(newest(run))
     shutil.copytree(newest(other), newest(run))
-    said = command("resume", run)
+    said = command("resume", run, "--no-report")
     assert said.code == 3 and "config.yaml or manifest.csv is not what it was" in said.complaint
 
 
@@ -332,7 +332,7 @@ def test_what_changes_results_is_part_of_a_run_also_in_the_section_run(
     text = (run / "config.yaml").read_text()
     assert edit[0] in text
     (run / "config.yaml").write_text(text.replace(*edit))
-    said = command("resume", run)
+    said = command("resume", run, "--no-report")
     assert said.code == (3 if refused else 0)
     assert not refused or "config.yaml or manifest.csv is not what it was" in said.complaint
 
@@ -343,14 +343,14 @@ def test_a_manifest_edited_in_the_middle_of_a_run(
 ) -> None:
     lines = (run / "manifest.csv").read_text().splitlines()
     (run / "manifest.csv").write_text("\n".join(edit(lines)) + "\n")
-    said = command("resume", run)
+    said = command("resume", run, "--no-report")
     assert said.code == 3 and "manifest.csv is not what it was" in said.complaint
 
 
 @pytest.mark.parametrize("text", ["", "{}", "k: 3", "[]", "\x00", "a: [", "methode: debgcd", "k: many"])
 def test_a_damaged_config_yaml(command: Command, run: Path, text: str) -> None:
     (run / "config.yaml").write_text(text)
-    said = command("resume", run)
+    said = command("resume", run, "--no-report")
     assert said.code in (2, 3) and "config.yaml" in said.complaint
 
 
@@ -359,7 +359,7 @@ def test_a_damaged_manifest(command: Command, run: Path, text: str | None) -> No
     (run / "manifest.csv").unlink()
     if text is not None:
         (run / "manifest.csv").write_text(text)
-    said = command("resume", run)
+    said = command("resume", run, "--no-report")
     assert said.code in (2, 3) and "manifest.csv" in said.complaint
 
 
@@ -479,11 +479,11 @@ def test_images_that_changed_between_stop_and_resume_are_refused(
     (run / "predictions.csv").unlink()
     images = sorted((tiny_folder / "unlabelled").iterdir())
     images[0].touch()
-    assert command("resume", run).code == 0
+    assert command("resume", run, "--no-report").code == 0
     (run / "predictions.csv").unlink()
     for image in images[2:7]:
         image.write_bytes(images[-1].read_bytes())
-    said = command("resume", run)
+    said = command("resume", run, "--no-report")
     assert said.code == 3
     named = f"{images[2]}, {images[3]}, {images[4]} and 2 more"
     assert f"images have changed since the run began: {named}" in said.complaint
@@ -581,4 +581,4 @@ def test_names_with_odd_line_breaks_are_resumed(
     run = tmp_path / "run"
     assert train(tiny_folder, run, schedule__steps=2).code == 0
     (run / "predictions.csv").unlink()
-    assert command("resume", run).code == 0
+    assert command("resume", run, "--no-report").code == 0

@@ -53,7 +53,7 @@ def test_how_to_go_on_is_said_in_every_phase(
     advice = "to start again, repeat the command" if phase in BEFORE else f"to continue: debgcd resume {run}"
     assert said.splitlines()[-1] == f"debgcd: stopped; {advice}" and "Traceback" not in said
     assert not (run / "predictions.csv").exists()
-    assert debgcd(words if phase in BEFORE else ["resume", run], log) == 0, log.read_text("utf-8")
+    assert debgcd(words if phase in BEFORE else ["resume", run, "--no-report"], log) == 0, log.read_text("utf-8")
     assert debgcd(arguments(shared_folder, tmp_path / "whole", *common), log) == 0
     assert result(run) == result(tmp_path / "whole")
 

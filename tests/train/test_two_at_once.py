@@ -113,9 +113,12 @@ def test_resumed_twice(train: Train, alone: dict[int, tuple[str, str, str]], tmp
     code = tmp_path / "code"
 
     def another() -> None:
-        code.write_text(str(debgcd(["resume", run], tmp_path / "second.log")))
+        code.write_text(str(debgcd(["resume", run, "--no-report"], tmp_path / "second.log")))
 
-    assert debgcd(["resume", run], tmp_path / "log", at_call("debgcd.train.start.run_backbone", 1, another)) == 0
+    assert (
+        debgcd(["resume", run, "--no-report"], tmp_path / "log", at_call("debgcd.train.start.run_backbone", 1, another))
+        == 0
+    )
     assert_refused(int(code.read_text()), tmp_path / "second.log", run)
     assert result(run) == alone[0]
 

@@ -1,0 +1,75 @@
+"""`debgcd export`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from debgcd.commands.options import Subparsers, add_cache, add_command
+from debgcd.commands.output import add_force, require_free
+from debgcd.errors import UsageError
+from debgcd.progress import escaped
+
+FILES = ("csv", "parquet", "coco", "labelstudio", "onnx")
+FOLDERS = ("folders", "hf", "fiftyone")
+
+
+def add(subparsers: Subparsers) -> None:
+    """Add the command and its options."""
+    parser = add_command(
+        subparsers,
+        "export",
+        export,
+        "write the results of a run, or its model, in a format that other tools read",
+        "debgcd export runs/photos --to folders -o sorted/\n  debgcd export runs/photos --to onnx -o model.onnx",
+    )
+    parser.add_argument("run", type=Path, metavar="RUN")
+    parser.add_argument(
+        "--to",
+        required=True,
+        choices=(*FILES, *FOLDERS),
+        help=f"{', '.join(FILES)}: OUT is a file; {', '.join(FOLDERS)}: a new folder",
+    )
+    parser.add_argument("-o", dest="out", type=Path, required=True, metavar="OUT")
+    parser.add_argument(
+        "--link",
+        choices=("copy", "hard", "symlink"),
+        help="how images get into a folder: copies (default), hard links or symbolic links",
+    )
+    add_force(parser)
+    add_cache(parser)
+
+
+def export(options: argparse.Namespace) -> None:
+    """`debgcd export`."""
+    from debgcd.export import annotations, folders, onnx, tables
+    from debgcd.machine import cache_folder
+    from debgcd.train.start import finished_run
+
+    run = finished_run(options.run)
+    out: Path = options.out
+    if options.to in FOLDERS:
+        folders.require_new_folder(out)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write = {"folders": folders.write_folders, "hf": folders.write_hf, "fiftyone": folders.write_fiftyone}[
+            options.to
+        ]
+        write(run, out, options.link or "copy")
+    else:
+        if options.link is not None:
+            raise UsageError(f"--link is for {', '.join(FOLDERS)}; {options.to} writes no images")
+        require_free(options, "-o", out, run.manifest.paths)
+        if options.to == "onnx":
+            require_free(options, "-o: its sample script", onnx.sample_of(out), run.manifest.paths)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        if options.to == "onnx":
+            onnx.write_onnx(run, out, cache_folder(options.cache or run.config.run.cache))
+            print(f"sample script: {escaped(onnx.sample_of(out))}")
+        else:
+            {
+                "csv": tables.write_csv,
+                "parquet": tables.write_parquet,
+                "coco": annotations.write_coco,
+                "labelstudio": annotations.write_labelstudio,
+            }[options.to](run, out)
+    print(f"{options.to}: {escaped(out)}")

@@ -1,0 +1,1 @@
+"""Results of a run in the formats of other tools."""

@@ -1,0 +1,83 @@
+"""Folders of images: per class and category, for `debgcd` itself; Hugging Face's imagefolder; FiftyOne's dataset."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from debgcd.errors import UsageError
+from debgcd.export.items import Item, Names, file_name, items, put_images
+from debgcd.files import csv_text, new_folder, write_json, write_text
+from debgcd.train.finish import read_predictions
+from debgcd.train.run import Run
+
+
+def write_folders(run: Run, out: Path, link: str) -> None:
+    """labelled/<class>/ and unlabelled/<category>/, which `debgcd check` and `train` read."""
+    found = items(run)
+    folders: dict[tuple[bool, int], tuple[str, Names]] = {}
+    names = {True: Names(), False: Names()}
+    places = []
+    with new_folder(out) as new:
+        for item in sorted(found, key=lambda item: item.category.category):
+            side = item.row is None
+            key = side, item.category.category
+            if key not in folders:
+                folders[key] = names[side].give(item.category.name), Names()
+            folder, files = folders[key]
+            places.append(
+                (item.path, new / ("labelled" if side else "unlabelled") / folder / files.give(file_name(item)))
+            )
+        put_images(places, link)
+
+
+def write_hf(run: Run, out: Path, link: str) -> None:
+    """Hugging Face's imagefolder: images/ and metadata.csv with a column file_name."""
+    with new_folder(out) as new:
+        found = _put(run, new / "images", link)
+        head = ["file_name", "label", "id", "known", "labelled", "confidence", "novelty"]
+        rows = [
+            [
+                f"images/{name}",
+                item.category.name,
+                item.category.id,
+                str(item.category.known).lower(),
+                str(item.row is None).lower(),
+                item.confidence,
+                item.novelty,
+            ]
+            for name, item in found
+        ]
+        write_text(new / "metadata.csv", csv_text(head, rows))
+
+
+def write_fiftyone(run: Run, out: Path, link: str) -> None:
+    """FiftyOne's FiftyOneImageClassificationDataset: data/ and labels.json, with confidence and attributes."""
+    with new_folder(out) as new:
+        found = _put(run, new / "data", link)
+        classes = [category.name for category in read_predictions(run)[1]]
+        labels = {}
+        for name, item in found:
+            attributes = {"id": item.category.id, "known": item.category.known, "labelled": item.row is None}
+            attributes |= {} if item.novelty is None else {"novelty": item.novelty}
+            given: dict[str, object] = {"label": item.category.category, "attributes": attributes}
+            if item.confidence is not None:
+                given["confidence"] = item.confidence
+            labels[Path(name).stem] = given  # FiftyOne names images without the suffix
+        write_json(new / "labels.json", {"classes": classes, "labels": labels})
+
+
+def _put(run: Run, folder: Path, link: str) -> list[tuple[str, Item]]:
+    """All images in one folder, and their names there; names are unique also without the suffix."""
+    stems = Names()
+    found = []
+    for item in items(run):
+        safe = Names().give(file_name(item))
+        found.append((stems.give(Path(safe).stem.replace(".", "_")) + Path(safe).suffix, item))
+    put_images([(item.path, folder / name) for name, item in found], link)
+    return found
+
+
+def require_new_folder(out: Path) -> None:
+    """Refuse a folder that is there: nothing is ever overwritten."""
+    if out.exists() or out.is_symlink():
+        raise UsageError(f"-o {out} exists; give the path of a new folder")

@@ -1,0 +1,157 @@
+"""onnx: the whole model in one file, from pixels to features, probabilities and novelty; checked when it is written."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import shutil
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from debgcd import __version__
+from debgcd.data.loader import from_files
+from debgcd.data.views import CENTRE, PLAIN
+from debgcd.errors import DebgcdError, UsageError
+from debgcd.files import write_bytes
+from debgcd.inference.model import Model, load_model
+from debgcd.progress import progress
+from debgcd.train.run import Run
+
+SAMPLE = Path(__file__).with_name("onnx_sample.py")
+TOLERANCE = 1e-4  # of probabilities
+VOTE = 0.02  # of novelty: where neighbours vote, rounding may change the order of two that are equally near
+CHECKED = 14  # images whose answers are compared, in batches of 1 and 7
+OPSET = 20
+
+
+class Whole(nn.Module):
+    """Trunk, tail and heads with plain tensors: pixels (N, 3, size, size), 0..255 -> features, probabilities, novelty."""
+
+    def __init__(self, model: Model):
+        super().__init__()
+        self.network, self.method = model.network, model.method
+
+    def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
+        backbone = self.network.backbone
+        tokens = backbone.tokens((pixels.float() - backbone.pixel_mean) / backbone.pixel_std)
+        output = self.network(tokens, {*self.method.answers, *self.method.detectors})
+        probabilities = next(iter(self.method.scores(output).values()))
+        novelty = self.method.novelty(output)
+        return (output.feature, probabilities) if novelty is None else (output.feature, probabilities, novelty)
+
+
+def write_onnx(run: Run, out: Path, cache: Path) -> None:
+    """Write the model, and beside it a script that uses it with onnxruntime and Pillow alone."""
+    try:
+        import onnx
+        import onnxruntime
+        import onnxscript  # noqa: F401 (torch needs it)
+    except ImportError as error:
+        raise UsageError("onnx needs more packages: pip install 'debgcd[onnx]'") from error
+    model = load_model(run.model, backbone=None, cache=cache, device="cpu")
+    model.network.backbone.precision = "fp32"
+    whole = Whole(model).eval()
+    pixels = _pixels(run, model)
+    with progress("writing onnx"), tempfile.TemporaryDirectory() as folder:
+        place = Path(folder) / "model.onnx"
+        _convert(whole, pixels, place)
+        document = onnx.load(place)
+    for key, value in _facts(model).items():
+        document.metadata_props.add(key=key, value=value)
+    content = document.SerializeToString()
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    _compare(whole, session, pixels)
+    write_bytes(out, content)
+    shutil.copyfile(SAMPLE, sample_of(out))
+
+
+def sample_of(out: Path) -> Path:
+    """Where the sample script of an exported model is."""
+    return out.with_name(f"{out.stem}_predict.py")
+
+
+def _pixels(run: Run, model: Model) -> NDArray[np.uint8]:
+    """(CHECKED, 3, size, size): centre crops of images of the run, noise where there are not enough."""
+    size = model.config.views.crop
+    pixels = np.random.default_rng(0).integers(0, 256, (CHECKED, 3, size, size), dtype=np.uint8)
+    images = from_files(run.manifest.training_paths[:CHECKED], model.config.views)
+    for i in range(min(CHECKED, len(run.manifest.training_paths))):
+        view = images[i, CENTRE, (PLAIN,)]
+        if not isinstance(view, str):  # else the file has gone, and noise will do
+            pixels[i] = view[0].numpy()
+    return pixels
+
+
+def _convert(whole: Whole, pixels: NDArray[np.uint8], place: Path) -> None:
+    names = ["features", "probabilities", "novelty"]
+    with torch.no_grad(), _quiet():
+        outputs = len(whole(torch.from_numpy(pixels[:2])))
+        torch.onnx.export(
+            whole,
+            (torch.from_numpy(pixels[:2]),),
+            str(place),
+            dynamo=True,
+            external_data=False,
+            opset_version=OPSET,
+            input_names=["pixels"],
+            output_names=names[:outputs],
+            # the most that heads with blocks of images take as one; the file itself has no limit
+            dynamic_shapes=({0: torch.export.Dim("images", max=1024)},),
+        )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the notes of the exporter."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+def _facts(model: Model) -> dict[str, str]:
+    """The metadata: names of the categories and how pixels are prepared, as JSON."""
+    views = model.config.views
+    prepare = {
+        "resize_short_side": views.short_side,
+        "centre_crop": views.crop,
+        "resample": "bicubic",
+        "colours": "RGB",
+    }
+    prepare |= {"range": "0..255, uint8; the normalisation is inside"}
+    return {
+        "debgcd": __version__,
+        "categories": json.dumps([category.to_json() for category in model.categories]),
+        "preprocessing": json.dumps(prepare),
+        "model_sha256": model.sha256,
+    }
+
+
+def _compare(whole: Whole, session: Any, pixels: NDArray[np.uint8]) -> None:
+    """Refuse a file whose answers differ from the model's."""
+    for batch in (pixels[:1], pixels[-7:]):
+        with torch.no_grad():
+            ours = [part.numpy() for part in whole(torch.from_numpy(batch))]
+        theirs = session.run(None, {"pixels": batch})
+        same = (ours[1].argmax(1) == theirs[1].argmax(1)).all()
+        for a, b, most in zip(ours[1:], theirs[1:], (TOLERANCE, VOTE), strict=False):
+            worst = float(np.abs(a - b).max())
+            if worst > most or not same:
+                raise DebgcdError(
+                    f"the exported model differs from the original by {worst:.1g}, more than {most:g}; nothing was written: try "
+                    "other versions of torch, onnxscript and onnxruntime"
+                )

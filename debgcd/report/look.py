@@ -1,0 +1,119 @@
+"""A finished run, asked again for all that its report shows: features, both classifiers, another view."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from debgcd.cluster.kmeans import kmeans
+from debgcd.data.crop import Picture
+from debgcd.data.manifest import scan
+from debgcd.data.sampler import Draws
+from debgcd.errors import DataError
+from debgcd.inference.categories import Category
+from debgcd.inference.predict import Prediction
+from debgcd.inference.tokens import CENTRE_BATCH
+from debgcd.progress import progress
+from debgcd.report.trust import Evidence, Floats, Ids, category_means, trust
+from debgcd.train.finish import read_predictions
+from debgcd.train.run import Run
+from debgcd.train.start import open_setup
+
+RESTARTS = 3  # of the second clustering
+
+
+@dataclass(frozen=True)
+class Look:
+    """A run and what its network says of those of its training images that are still there.
+
+    Images are numbered as the training rows of the manifest. `there` are the numbers of the P images that can be read;
+    arrays of length P are in that order.
+    """
+
+    run: Run
+    categories: list[Category]
+    rows: dict[int, Prediction]  # of the unlabelled images, by number
+    label: Ids  # (N,) of all training images, -1 where unlabelled
+    category: Ids  # (N,) the label, or the predicted category
+    there: Ids  # (P,)
+    feature: NDArray[np.float32]  # (P, width), unit rows
+    means: NDArray[np.float32]  # (K, width)
+    trust: Floats  # (K,)
+    parts: dict[str, Floats]  # (K,) each
+
+    @property
+    def paths(self) -> list[Picture]:
+        return self.run.manifest.training_paths
+
+    @property
+    def size(self) -> Ids:
+        """(K,) unlabelled images of each category."""
+        return np.bincount(self.category[self.label < 0], minlength=len(self.categories))
+
+
+def look(run: Run, cache: Path) -> Look:
+    """Ask the run's network about all of its training images that are still there."""
+    predictions, categories = read_predictions(run)
+    label, paths = run.manifest.training_labels, run.manifest.training_paths
+    by_path = {str(row["path"]): row for row in predictions}
+    rows = {i: by_path[str(paths[i])] for i in np.flatnonzero(label < 0).tolist()}
+    category = label.copy()
+    category[list(rows)] = [int(row["category"]) for row in rows.values()]
+    there = np.flatnonzero([os.path.isfile(path) for path in paths])
+    try:
+        feature, others, other_view = _ask(run, there, cache)
+    except DataError:  # an image was damaged since the run; which one, only a look at each can tell
+        usable = set(scan(run.manifest.select(run.manifest.training_rows[there])).paths)
+        there = np.flatnonzero([path in usable for path in paths])
+        feature, others, other_view = _ask(run, there, cache)
+    k, free = len(categories), label[there] < 0
+    means = category_means(feature.numpy(), category[there], k)
+    evidence = Evidence(
+        category=category[there][free],
+        feature=feature.numpy()[free],
+        means=means,
+        others={name: other[free] for name, other in others.items()},
+        other_view=None if other_view is None else other_view[free],
+        cluster=_second_clustering(feature, torch.from_numpy(label[there]), k, run.config.seed)[free],
+        confidence=np.array([float(rows[i]["confidence"]) for i in there[free].tolist()]),
+    )
+    score, parts = trust(evidence, k)
+    return Look(run, categories, rows, label, category, there, feature.numpy(), means, score, parts)
+
+
+@torch.no_grad()
+def _ask(run: Run, there: Ids, cache: Path) -> tuple[Tensor, dict[str, Ids], Ids | None]:
+    """Unit features (P, width), the categories by further classifiers, and by the first one from another view."""
+    setup, views = open_setup(run, run.manifest.select(run.manifest.training_rows[there]), cache), run.config.views
+    network, method, images = setup.network, setup.method, np.arange(len(there))
+    feature: list[Tensor] = []
+    others: dict[str, list[Tensor]] = {}
+    other_view: list[Tensor] = []
+    with progress("looking at the images") as report:
+        for tokens in setup.tokens.centre(images):
+            output = network(tokens, {*method.answers, *method.per_category})
+            feature.append(normalize(output.feature, dim=1).cpu())
+            for name, p in list(method.scores(output).items())[1:]:
+                others.setdefault(name, []).append(p.argmax(1).cpu())
+            report(sum(map(len, feature)), len(images))
+    if views.bank != "on" or views.bank_views:  # a bank of centre crops alone has no other view
+        batches = [images[i : i + CENTRE_BATCH] for i in range(0, len(images), CENTRE_BATCH)]
+        for batch, tokens in zip(batches, setup.tokens.random(Draws(batch, batch) for batch in batches), strict=True):
+            p = next(iter(method.scores(network(tokens[: len(batch)], method.answers)).values()))
+            other_view.append(p.argmax(1).cpu())
+    joined = {name: torch.cat(parts).numpy() for name, parts in others.items()}
+    return torch.cat(feature), joined, torch.cat(other_view).numpy() if other_view else None
+
+
+def _second_clustering(feature: Tensor, label: Tensor, k: int, seed: int) -> Ids:
+    """Clusters of the features by semi-supervised k-means: where they agree with the categories, two methods do."""
+    with progress("clustering") as report:
+        found = kmeans(feature, label, min(k, len(feature)), seed=seed, restarts=RESTARTS, on_progress=report)
+    return found.assignment.numpy()

@@ -1,0 +1,254 @@
+"""The report: one HTML file that needs nothing else. `page_data` is what its gallery, map and table show."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from debgcd import __version__
+from debgcd.errors import DataError, DebgcdError
+from debgcd.files import csv_field, write_text
+from debgcd.progress import progress
+from debgcd.report.describe import SHOWN, UNSURE, Description, describe, doubtful_labels, duplicates
+from debgcd.report.look import Look, look
+from debgcd.report.plots import draw, image_file
+from debgcd.report.project import project
+from debgcd.report.thumbnails import fingerprints, thumbnails
+from debgcd.report.trust import order_of_interest
+from debgcd.train.finish import read_evaluation, read_health
+from debgcd.train.run import Run
+
+TEMPLATES = Path(__file__).parent / "templates"
+TRUSTED, SURE = 0.7, 0.8  # trust of a category, probability of an image's
+CAPTIONS = {
+    "utilisation": "Share of the unlabelled images that teach the debiased classifier, over the epochs.",
+    "classifiers": "The two classifiers over the epochs.",
+    "errors": "Kinds of error: Old images in another Old class or in a new one, New images in an Old class or in another new one.",
+}
+
+
+def write_report(run: Run, out: Path, cache: Path) -> None:
+    """Write the report of a finished run, atomically."""
+    seen = look(run, cache)
+    write_text(out, render(seen, page_data(seen, cache), _figures(run, cache)))
+
+
+def render(look: Look, data: dict[str, Any], figures: Sequence[dict[str, str]] = ()) -> str:
+    """The page, from what `page_data` returns."""
+    loader = FileSystemLoader(TEMPLATES)
+    templates = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
+    script, style = (TEMPLATES / "gallery.js").read_text("utf-8"), (TEMPLATES / "report.css").read_text("utf-8")
+    script += (TEMPLATES / "report.js").read_text("utf-8").removeprefix('"use strict";\n')
+    run = look.run
+    return templates.get_template("report.html").render(
+        title=run.folder.resolve().name,
+        version=__version__,
+        hash=_hash,
+        style=style,
+        script=script,
+        sentence=_sentence(look),
+        cards=_cards(look),
+        warnings=_warnings(look, data),
+        labels=doubtful_labels(look),
+        figures=figures,
+        skipped=_skipped(run),
+        config=(run.folder / "config.yaml").read_text("utf-8"),
+        environment=(run.folder / "environment.json").read_text("utf-8"),
+        data=data,
+    )
+
+
+def page_data(look: Look, cache: Path) -> dict[str, Any]:
+    """All that the gallery, the map and the table of a run need, as JSON data; images are numbered from 0.
+
+    categories, in their order: id, name, known, size, trust and its parts, confidence, novelty, like (the known class that it
+    looks like most), group, and lists of images: exemplars, borderline, outliers, labelled. images: one list per column.
+    order: the categories by interest. duplicates: groups of images. unsure: confidence below which the group is safer.
+    """
+    described = describe(look)
+    chosen = _chosen(look, described)
+    number = {image: i for i, image in enumerate(chosen)}
+    paths = [look.paths[image] for image in chosen]
+    with progress("thumbnails") as report:
+        pictures = thumbnails(paths, cache, report)
+    labelled = look.label[chosen] >= 0
+    place, how = _places(look, chosen)
+    base = _common(look.paths)
+    rows = [look.rows.get(image, {}) for image in chosen]
+    index = {category.id: category.category for category in look.categories}
+
+    def column(name: str, rounded: int = 4) -> list[float | None] | None:
+        """A column of predictions.csv; None if the run has no such numbers."""
+        values = [row.get(name, "") for row in rows]
+        return [None if v == "" else round(float(v), rounded) for v in values] if any(v != "" for v in values) else None
+
+    looks_new = [row.get("looks_new", "") for row in rows]
+    truths = [look.run.manifest.truths[row] for row in look.run.manifest.training_rows[chosen]]
+    images = {
+        "path": [os.path.relpath(path, base) for path in paths],
+        "labelled": labelled.tolist(),
+        "category": look.category[chosen].tolist(),
+        "confidence": column("confidence"),
+        "novelty": column("novelty"),
+        "looks_new": [value == "true" for value in looks_new] if any(looks_new) else None,
+        "next": [_next(row, index) for row in rows],
+        "truth": truths if look.run.manifest.has_truth else None,
+        "x": place[0],
+        "y": place[1],
+        "thumb": [base64.b64encode(p).decode() if isinstance(p, bytes) else "" for p in pictures],
+        "reason": [p if isinstance(p, str) else "" for p in pictures],
+    }
+    twins = [group for group in duplicates(fingerprints(pictures)) if not labelled[group].all()]
+    return {
+        "categories": [_category(look, c, one, number) for c, one in enumerate(described)],
+        "images": images,
+        "order": order_of_interest(look.trust, look.size, len(look.run.manifest.classes)),
+        "duplicates": twins,
+        "unsure": UNSURE,
+        "map": how,
+    }
+
+
+def _category(look: Look, c: int, described: Description, number: dict[int, int]) -> dict[str, Any]:
+    rows = [look.rows[image] for image in np.flatnonzero((look.category == c) & (look.label < 0)).tolist()]
+    novelty = [float(row["novelty"]) for row in rows if row["novelty"] != ""]
+    category = look.categories[c]
+    return {
+        "id": category.id,
+        "name": category.name,
+        "known": category.known,
+        "size": len(rows),
+        "trust": _number(look.trust[c]),
+        "parts": {name: _number(part[c]) for name, part in look.parts.items()},
+        "confidence": _number(np.mean([float(row["confidence"]) for row in rows])) if rows else None,
+        "novelty": _number(np.mean(novelty)) if novelty else None,
+        "like": described.like,
+        "group": described.group,
+        **{
+            name: [number[image] for image in getattr(described, name)]
+            for name in ("exemplars", "borderline", "outliers", "labelled")
+        },
+    }
+
+
+def _chosen(look: Look, described: Sequence[Description]) -> list[int]:
+    """The images on the page: all unlabelled ones if they are few, else a part of each; and some labelled ones of each class."""
+    picked = {image for one in described for image in (*one.exemplars, *one.borderline, *one.outliers)}
+    free = np.flatnonzero(look.label < 0)
+    if len(free) > SHOWN:
+        others = np.random.default_rng(look.run.config.seed).permutation(np.setdiff1d(free, list(picked)))
+        free = np.sort(np.concatenate([list(picked), others[: max(0, SHOWN - len(picked))]]).astype(np.int64))
+    return [*free.tolist(), *(image for one in described for image in one.labelled)]
+
+
+def _places(look: Look, chosen: list[int]) -> tuple[list[list[float | None]], str]:
+    """x and y on the map, 0..1000, of the unlabelled images that are there; None for the others."""
+    at = {int(image): i for i, image in enumerate(look.there)}
+    drawn = [image for image in chosen if image in at and look.label[image] < 0]
+    if not drawn:
+        return [[None] * len(chosen)] * 2, "none of the images can be read"
+    flat, how = project(look.feature[[at[image] for image in drawn]], look.run.config.seed)
+    span = np.maximum(flat.max(0) - flat.min(0), 1e-12)
+    scaled = dict(zip(drawn, ((flat - flat.min(0)) / span * 1000).round(1).tolist(), strict=True))
+    return [[scaled[image][axis] if image in scaled else None for image in chosen] for axis in (0, 1)], how
+
+
+def _next(row: dict[str, Any], index: dict[str, int]) -> list[list[float]]:
+    """The second and third category and their probabilities."""
+    return [[index[row[f"top{i}_id"]], round(float(row[f"top{i}_p"]), 4)] for i in (2, 3) if row.get(f"top{i}_id")]
+
+
+def _sentence(look: Look) -> str:
+    known = len(look.run.manifest.classes)
+    used = look.size > 0
+    inside = int(look.size[known:].sum())
+    return (
+        f"{look.size.sum():,} unlabelled images: {look.size.sum() - inside:,} in {used[:known].sum()} of {known} known classes, "
+        f"{inside:,} in {used[known:].sum()} new categories. Method {look.run.config.method}, backbone "
+        f"{Path(str(look.run.config.backbone.name)).name}, seed {look.run.config.seed}."
+    )
+
+
+def _cards(look: Look) -> list[tuple[str, object, str]]:
+    """What was found at a glance: name, value, detail."""
+    known, size = len(look.run.manifest.classes), look.size
+    confidence = np.array([float(row["confidence"]) for row in look.rows.values()])
+    trusted = int((np.nan_to_num(look.trust[known:]) >= TRUSTED).sum())
+    skipped = len(_skipped(look.run))
+    cards: list[tuple[str, object, str]] = [
+        ("known classes", known, f"{size[:known].sum():,} unlabelled images in them"),
+        ("new categories", int((size[known:] > 0).sum()), f"{size[known:].sum():,} images in them"),
+        ("trusted new categories", trusted, f"trust of {100 * TRUSTED:.0f} % or more"),
+        ("sure images", f"{100 * (confidence >= SURE).mean():.0f} %", f"probability of {SURE} or more"),
+        ("skipped files", skipped, "see Setup" if skipped else "every file could be used"),
+    ]
+    if look.run.evaluation.exists():
+        accuracy = read_evaluation(look.run).get("unlabelled", {}).get("gcd", {}).get("accuracy", {})
+        shown = {name: f"{100 * value:.1f}" for name, value in accuracy.items() if value is not None}
+        if "all" in shown:
+            parts = [f"{name.title()} {shown[name]}" for name in ("old", "new") if name in shown]
+            cards.append(("accuracy", f"{shown['all']} %", ", ".join(parts)))
+    return cards
+
+
+def _warnings(look: Look, data: dict[str, Any]) -> list[str]:
+    found = []
+    health = read_health(look.run)
+    if health is not None and health["problem"]:
+        kept = health["kept_step"]
+        back = "" if kept is None else f" The model is that of step {kept}, the best seen."
+        found.append(f"Training went wrong: {health['problem']}.{back}")
+    on_page = sum(not labelled for labelled in data["images"]["labelled"])
+    if on_page < len(look.rows):
+        found.append(
+            f"This page shows {on_page:,} of the {len(look.rows):,} unlabelled images; predictions.csv has all."
+        )
+    gone = sum(bool(reason) for reason in data["images"]["reason"])
+    if gone:
+        found.append(f"{gone} images cannot be read any more; they are grey here and were left out of trust and map.")
+    return found
+
+
+def _figures(run: Run, cache: Path) -> list[dict[str, str]]:
+    """Those figures of the paper that take no time and that this run has; none without matplotlib."""
+    found = []
+    for name, caption in CAPTIONS.items():
+        with suppress(DebgcdError):
+            figure = image_file(draw(name, [run], cache), ".svg")
+            found.append({"caption": caption, "svg": base64.b64encode(figure).decode()})
+    return found
+
+
+def _skipped(run: Run) -> list[list[str]]:
+    """The rows of skipped.csv."""
+    place = run.folder / "skipped.csv"
+    try:
+        with open(place, encoding="utf-8", newline="") as file:
+            return [[csv_field(value) for value in row[:2]] for row in list(csv.reader(file))[1:] if len(row) >= 2]
+    except (OSError, ValueError, csv.Error) as error:
+        raise DataError(
+            f"{place} cannot be read ({error}); restore it, or delete the folder and train again"
+        ) from error
+
+
+def _common(paths: Sequence[Path]) -> str:
+    """The folder that all paths are in."""
+    return os.path.commonpath([path.parent for path in paths])
+
+
+def _number(value: float | np.floating[Any]) -> float | None:
+    return None if np.isnan(value) else round(float(value), 4)
+
+
+def _hash(text: str) -> str:
+    """The source that a Content-Security-Policy allows."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -1,0 +1,220 @@
+"""Exports: each format read back by what reads it, or by its definition; nothing overwritten; names made safe."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pyarrow.parquet
+import pytest
+import torch
+from hostile_names import CLASS
+from PIL import Image
+
+from debgcd.cli import main
+from debgcd.data.manifest import read_manifest
+from debgcd.errors import DebgcdError
+from debgcd.export.items import Names
+from debgcd.export.onnx import VOTE, Whole, _compare
+from debgcd.files import csv_field
+from debgcd.inference.model import load_model
+from debgcd.train.finish import read_predictions
+from debgcd.train.run import Run
+
+Command = Callable[..., Any]
+
+
+def test_csv_is_harmless_and_read_back_as_it_was(command: Command, run: Run, tmp_path: Path) -> None:
+    out = tmp_path / "out.csv"
+    assert command("export", run.folder, "--to", "csv", "-o", out).code == 0
+    with open(out, encoding="utf-8", newline="") as file:
+        raw = list(csv.DictReader(file))
+    rows, _ = read_predictions(run)
+    assert list(raw[0]) == list(rows[0])
+    assert {row["id"] for row in raw} <= {f"'{CLASS}", "dog", "new-01"}  # quoted, because it begins with =
+    assert not [cell for row in raw for cell in row.values() if cell[:1] in "=+@" and cell[:1]]
+    for name in ("path", "id", "name", "confidence"):
+        assert [csv_field(row[name]) for row in raw] == [str(row[name]) for row in rows]
+    assert "exists" in command("export", run.folder, "--to", "csv", "-o", out).complaint
+
+
+def test_parquet_has_types(command: Command, run: Run, tmp_path: Path) -> None:
+    assert command("export", run.folder, "--to", "parquet", "-o", tmp_path / "out.parquet").code == 0
+    table = pyarrow.parquet.read_table(tmp_path / "out.parquet").to_pydict()
+    rows, _ = read_predictions(run)
+    assert table["path"] == [row["path"] for row in rows]
+    assert table["category"] == [row["category"] for row in rows] and table["known"] == [row["known"] for row in rows]
+    assert table["novelty"] == [float(row["novelty"]) for row in rows]
+
+
+@pytest.mark.parametrize("link", ["copy", "hard", "symlink"])
+def test_folders_are_read_back_by_check_and_train(command: Command, run: Run, tmp_path: Path, link: str) -> None:
+    out = tmp_path / "sorted"
+    assert command("export", run.folder, "--to", "folders", "-o", out, "--link", link).code == 0
+    manifest = read_manifest(out)
+    assert len(manifest) == 80 and not manifest.skipped
+    assert sum(label is not None for label in manifest.labels) == 10 and len(manifest.classes) == 2
+    sizes = {folder.name: len(list(folder.iterdir())) for folder in (out / "unlabelled").iterdir()}
+    rows, _ = read_predictions(run)
+    assert sorted(sizes.values()) == sorted(np.unique([row["category"] for row in rows], return_counts=True)[1])
+    one = next((out / "unlabelled").rglob("u20.png"))
+    assert one.is_symlink() == (link == "symlink") and (one.lstat().st_nlink > 1) == (link == "hard")
+    assert command("check", out).code == 0
+    (out / "mine").write_text("kept")
+    assert "exists" in command("export", run.folder, "--to", "folders", "-o", out, "--force").complaint
+    assert (out / "mine").read_text() == "kept"
+
+
+def test_an_image_that_vanished_is_named_and_nothing_is_left(command: Command, run: Run, tmp_path: Path) -> None:
+    place = run.folder.parent / "u40.png"
+    shutil.move(place, tmp_path / "away.png")
+    try:
+        assert "u40.png" in command("export", run.folder, "--to", "hf", "-o", tmp_path / "hf").complaint
+    finally:
+        shutil.move(tmp_path / "away.png", place)
+    assert os.listdir(tmp_path) == []
+
+
+def test_hugging_faces_imagefolder(command: Command, run: Run, tmp_path: Path) -> None:
+    assert command("export", run.folder, "--to", "hf", "-o", tmp_path / "hf").code == 0
+    with open(tmp_path / "hf" / "metadata.csv", encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 80 and len({row["file_name"] for row in rows}) == 80
+    for row in rows:
+        assert (tmp_path / "hf" / row["file_name"]).is_file() and ".." not in row["file_name"]
+    assert sum(row["labelled"] == "true" for row in rows) == 10
+
+
+def test_fiftyones_dataset(command: Command, run: Run, tmp_path: Path) -> None:
+    assert command("export", run.folder, "--to", "fiftyone", "-o", tmp_path / "fo").code == 0
+    found = json.loads((tmp_path / "fo" / "labels.json").read_text("utf-8"))
+    files = {path.stem for path in (tmp_path / "fo" / "data").iterdir()}
+    assert set(found["labels"]) == files and len(files) == 80
+    assert found["classes"] == [CLASS, "dog", "new-01"]
+    assert all(0 <= one["label"] < 3 and 0 <= one.get("confidence", 1) <= 1 for one in found["labels"].values())
+
+
+def test_coco(command: Command, run: Run, tmp_path: Path) -> None:
+    assert command("export", run.folder, "--to", "coco", "-o", tmp_path / "coco.json").code == 0
+    found = json.loads((tmp_path / "coco.json").read_text("utf-8"))
+    assert {c["id"]: (c["name"], c["supercategory"]) for c in found["categories"]}[3] == ("new-01", "new")
+    images = {image["id"]: image for image in found["images"]}
+    assert len(images) == len(found["annotations"]) == 80
+    for note in found["annotations"]:
+        image = images[note["image_id"]]
+        assert note["bbox"] == [0, 0, image["width"], image["height"]] == [0, 0, 24, 24] and note["area"] == 576
+        assert Path(image["file_name"]).is_file() and note["category_id"] in (1, 2, 3)
+
+
+def test_label_studios_tasks(command: Command, run: Run, tmp_path: Path) -> None:
+    assert command("export", run.folder, "--to", "labelstudio", "-o", tmp_path / "ls.json").code == 0
+    tasks = json.loads((tmp_path / "ls.json").read_text("utf-8"))
+    assert sum("annotations" in task for task in tasks) == 10 and len(tasks) == 80
+    for task in tasks:
+        assert task["data"]["image"].startswith("/data/local-files/?d=") and " " not in task["data"]["image"]
+        (said,) = task.get("predictions") or task["annotations"]
+        (choice,) = said["result"]
+        assert (choice["type"], choice["from_name"], choice["to_name"]) == ("choices", "category", "image")
+        assert choice["value"]["choices"][0] in (CLASS, "dog", "new-01")
+
+
+def test_safe_names() -> None:
+    names = Names()
+    given = [
+        names.give(name)
+        for name in (
+            "a/b",
+            "a\\b",
+            "A_B",
+            "..",
+            "",
+            "con",
+            "CON.txt",
+            ".hidden",
+            "__MACOSX",
+            "Thumbs.db",
+            "x" * 300,
+            "é" * 200,
+        )
+    ]
+    assert given[:7] == ["a_b", "a_b-2", "A_B-3", "_", "_-2", "_con", "_CON.txt"]
+    assert given[7:10] == ["hidden", "___MACOSX", "_Thumbs.db"] and len({name.lower() for name in given}) == len(given)
+    assert all(len(name.encode()) < 200 and Path(name).name == name for name in given)
+
+
+def test_what_export_refuses(command: Command, run: Run, tmp_path: Path) -> None:
+    assert (
+        "--link" in command("export", run.folder, "--to", "csv", "-o", tmp_path / "x.csv", "--link", "hard").complaint
+    )
+    assert "run directory" in command("export", run.folder, "--to", "csv", "-o", run.folder / "x.csv").complaint
+    assert "not a run directory" in command("export", tmp_path, "--to", "csv", "-o", tmp_path / "x.csv").complaint
+
+
+@pytest.fixture(scope="module", params=["lite0", "vit"])
+def exported(
+    request: pytest.FixtureRequest, run: Run, vit_run: Run, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Path]:
+    """The run directory and the ONNX file of a model with lite0, and of one with a tiny ViT with registers."""
+    folder = tmp_path_factory.mktemp("onnx")
+    place = (run if request.param == "lite0" else vit_run).folder
+    assert main(["export", str(place), "--to", "onnx", "-o", str(folder / "model.onnx")]) == 0
+    return place, folder / "model.onnx"
+
+
+def test_onnx_says_what_the_model_says(exported: tuple[Path, Path], tmp_path: Path) -> None:
+    place, file = exported
+    model = load_model(place / "model", backbone=None, cache=tmp_path, device="cpu")
+    session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+    size = model.config.views.size
+    random = np.random.default_rng(0)
+    base = random.integers(0, 256, (200, 3, 1, 1))  # plain colours and noise: answers that differ
+    pixels = np.clip(base + random.normal(0, 40, (200, 3, size, size)), 0, 255).astype(np.uint8)
+    with torch.no_grad():
+        feature, p, novelty = (part.numpy() for part in Whole(model)(torch.from_numpy(pixels)))
+    for step in (1, 7):
+        parts = [session.run(None, {"pixels": pixels[i : i + step]}) for i in range(0, 200, step)]
+        ours = [np.concatenate(column) for column in zip(*parts, strict=True)]
+        assert (ours[1].argmax(1) == p.argmax(1)).all()
+        assert np.abs(ours[1] - p).max() < 1e-4
+        apart = np.abs(ours[2] - novelty)  # of two neighbours that are equally near, rounding decides
+        assert np.median(apart) < 1e-4 and apart.max() < VOTE
+        assert np.abs(ours[0] - feature).max() < 1e-3 * np.abs(feature).max()
+
+
+def test_onnx_knows_its_categories_and_runs_without_debgcd(exported: tuple[Path, Path], tmp_path: Path) -> None:
+    place, file = exported
+    facts = onnxruntime.InferenceSession(file).get_modelmeta().custom_metadata_map
+    assert json.loads(facts["categories"]) == json.loads((place / "model" / "categories.json").read_text("utf-8"))
+    assert json.loads(facts["preprocessing"])["centre_crop"] == 32
+    photo = tmp_path / "photo.jpg"
+    Image.fromarray(np.full((60, 90, 3), (210, 60, 50), np.uint8)).save(photo)
+    script = file.with_name("model_predict.py")
+    imports = [line for line in script.read_text().splitlines() if line.startswith(("import", "from"))]
+    assert not [line for line in imports if "torch" in line or "debgcd" in line]
+    said = subprocess.run([sys.executable, script, file, photo], capture_output=True, text=True, check=True).stdout
+    assert said.startswith(f"{photo}: ") and "novelty" in said
+
+
+def test_onnx_that_differs_is_refused(exported: tuple[Path, Path], tmp_path: Path) -> None:
+    place, file = exported
+    model = load_model(place / "model", backbone=None, cache=tmp_path, device="cpu")
+    document = onnx.load(file)
+    session = onnxruntime.InferenceSession(document.SerializeToString())
+    pixels = np.zeros((14, 3, 32, 32), np.uint8)
+    _compare(Whole(model), session, pixels)
+    with torch.no_grad():
+        for head in model.network.heads.values():
+            for parameter in head.parameters():
+                parameter.add_(0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0)))
+    with pytest.raises(DebgcdError, match="differs from the original"):
+        _compare(Whole(model), session, pixels)
