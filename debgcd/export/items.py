@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from debgcd.data.crop import Crop
 from debgcd.data.sources import CLUTTER, IMAGE_SUFFIXES
-from debgcd.errors import DataError
+from debgcd.errors import DataError, UsageError
 from debgcd.inference.categories import Category
 from debgcd.inference.predict import Prediction
 from debgcd.progress import progress
@@ -50,8 +51,17 @@ def items(run: Run) -> list[Item]:
     for row in manifest.training_rows:
         label = manifest.labels[row]
         if label is not None:
-            found.append(Item(manifest.paths[row], categories[number[label]], None))
+            found.append(Item(Path(str(manifest.paths[row])), categories[number[label]], None))
     return found
+
+
+def files(run: Run) -> list[Item]:
+    """The same, for formats that point to files or copy them: refused where an image is only a part of its file."""
+    if any(isinstance(path, Crop) for path in run.manifest.paths):
+        raise UsageError(
+            f"the run in {run.folder} has objects in boxes, which this format cannot say; export it to csv or parquet"
+        )
+    return items(run)
 
 
 def file_name(item: Item) -> str:

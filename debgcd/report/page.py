@@ -82,7 +82,7 @@ def page_data(look: Look, cache: Path) -> dict[str, Any]:
         pictures = thumbnails(paths, cache, report)
     labelled = look.label[chosen] >= 0
     place, how = _places(look, chosen)
-    base = _common(look.paths)
+    base = _common([Path(path) for path in look.paths])
     rows = [look.rows.get(image, {}) for image in chosen]
     index = {category.id: category.category for category in look.categories}
 
