@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from debgcd import __version__
 from debgcd.data.decode import Unusable, decode
-from debgcd.export.items import Item, files
+from debgcd.export.items import Item, whole_files
 from debgcd.files import write_json
 from debgcd.progress import progress, say
 from debgcd.train.finish import read_predictions
@@ -22,7 +22,7 @@ def write_coco(run: Run, out: Path) -> None:
     images: list[dict[str, Any]] = []
     annotations = []
     gone = 0
-    found = files(run)
+    found = whole_files(run)
     with progress("reading sizes") as report:
         for done, item in enumerate(found, 1):
             report(done, len(found))
@@ -56,7 +56,7 @@ def write_labelstudio(run: Run, out: Path) -> None:
 
     Images are named as Label Studio's local storage serves them, relative to the root of the file system.
     """
-    write_json(out, [_task(item) for item in files(run)])
+    write_json(out, [_task(item) for item in whole_files(run)])
     say(
         f"Label Studio: labelling setup {CONFIG}; local files must be served from / (LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT)"
     )

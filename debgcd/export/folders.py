@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from debgcd.errors import UsageError
-from debgcd.export.items import Item, Names, file_name, files, put_images
+from debgcd.export.items import Item, Names, file_name, put_images, whole_files
 from debgcd.files import csv_text, new_folder, write_json, write_text
 from debgcd.train.finish import read_predictions
 from debgcd.train.run import Run
@@ -13,7 +13,7 @@ from debgcd.train.run import Run
 
 def write_folders(run: Run, out: Path, link: str) -> None:
     """labelled/<class>/ and unlabelled/<category>/, which `debgcd check` and `train` read."""
-    found = files(run)
+    found = whole_files(run)
     folders: dict[tuple[bool, int], tuple[str, Names]] = {}
     names = {True: Names(), False: Names()}
     places = []
@@ -70,7 +70,7 @@ def _put(run: Run, folder: Path, link: str) -> list[tuple[str, Item]]:
     """All images in one folder, and their names there; names are unique also without the suffix."""
     stems = Names()
     found = []
-    for item in files(run):
+    for item in whole_files(run):
         safe = Names().give(file_name(item))
         found.append((stems.give(Path(safe).stem.replace(".", "_")) + Path(safe).suffix, item))
     put_images([(item.path, folder / name) for name, item in found], link)

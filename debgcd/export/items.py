@@ -55,7 +55,7 @@ def items(run: Run) -> list[Item]:
     return found
 
 
-def files(run: Run) -> list[Item]:
+def whole_files(run: Run) -> list[Item]:
     """The same, for formats that point to files or copy them: refused where an image is only a part of its file."""
     if any(isinstance(path, Crop) for path in run.manifest.paths):
         raise UsageError(
