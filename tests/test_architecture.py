@@ -195,7 +195,7 @@ def test_the_architecture_names_every_module_and_no_other() -> None:
     there = {str(path.relative_to(ROOT)) for path in MODULES.values() if path.name != "__init__.py"}
     assert there - named == set(), "docs/architecture.md does not say what these are for"
     assert {name for name in named if not (ROOT / name).is_file()} == set(), "docs/architecture.md names what is gone"
-    assert len(text.splitlines()) < 240
+    assert len(text.splitlines()) < 256
 
 
 def test_the_architecture_lists_rooms_in_their_order() -> None:
