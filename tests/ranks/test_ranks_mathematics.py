@@ -31,7 +31,7 @@ from debgcd.train.setup import Setup, build
 STEPS = 12
 IMAGES = 9  # not divisible by two: slices are uneven
 TRAINED = [name for name in METHODS if METHODS[name].trains]
-CASES = [(name, preset) for name in TRAINED for preset in ("paper", "small")]
+CASES = [*((name, "paper") for name in TRAINED), ("debgcd", "small")]
 
 
 class Regularised(SimGCD):
