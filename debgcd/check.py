@@ -14,7 +14,7 @@ import torch
 from debgcd.data.manifest import Manifest, lost_classes, scan
 from debgcd.data.sampler import Draws
 from debgcd.errors import DebgcdError
-from debgcd.inference.model import views_label
+from debgcd.inference.card import views_label
 from debgcd.machine import cache_folder
 from debgcd.methods import create
 from debgcd.methods.base import Batch, Method, Sizes

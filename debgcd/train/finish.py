@@ -16,8 +16,9 @@ from torch.nn.functional import normalize
 from debgcd.cluster.kmeans import kmeans
 from debgcd.errors import DataError
 from debgcd.files import csv_field, read_json, write_json, write_text
+from debgcd.inference.card import views_label
 from debgcd.inference.infer import Inference, features, infer
-from debgcd.inference.model import Category, Novel, categories, read_categories, save_model, views_label
+from debgcd.inference.model import Category, Novel, categories, read_categories, save_model
 from debgcd.inference.predict import Prediction, prediction_rows, predictions_csv
 from debgcd.methods import create
 from debgcd.model.neighbours import Neighbours
