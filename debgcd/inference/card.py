@@ -59,7 +59,7 @@ Use it: `debgcd predict RUN PATH -o out.csv`, or in Python `debgcd.Discoverer.lo
 
 ## Data
 
-{images} training images{marked}. Short side resized to {config.views.resize} pixels, centre crop {config.views.size}; trained on {views_label(config)}.
+{images} training images{marked}. Short side resized to {config.views.resize} pixels, centre crop {config.views.size}; {views_label(config)}.
 
 Known classes: {names or "none"}.
 
