@@ -1,6 +1,6 @@
 """A report in a browser: its size, the time to its first paint, and a picture of it for the README.
 
-.venv/bin/python benchmarks/report_page.py RUN/report.html [-o docs/report.png]
+.venv/bin/python benchmarks/report_page.py RUN/report.html [-o docs/report.jpg]
 
 Needs Chromium or Chrome on the path. Prints the median of five loads; measure on an idle machine.
 """
@@ -26,7 +26,9 @@ READY = "() => performance.now()"
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("report", type=Path)
-    parser.add_argument("-o", dest="out", type=Path, metavar="PNG", help="write a picture of the top of the page")
+    parser.add_argument(
+        "-o", dest="out", type=Path, metavar="FILE", help="write a picture of the top of the page, .jpg or .png"
+    )
     options = parser.parse_args()
     program = chromium()
     if program is None:
@@ -57,10 +59,10 @@ def load(browser: Browser, report: Path) -> tuple[float, float]:
 
 def picture(browser: Browser, report: Path, out: Path) -> None:
     """What was found, the first categories, and the map."""
-    page = browser.new_page(viewport={"width": 1280, "height": 1500})
+    page = browser.new_page(viewport={"width": 1280, "height": 1330})
     page.goto(report.resolve().as_uri())
     page.wait_for_selector("html[data-ready]")
-    page.evaluate("() => { for (const card of [...document.querySelectorAll('.card')].slice(4)) card.hidden = true; }")
+    page.evaluate("() => { for (const card of [...document.querySelectorAll('.card')].slice(2)) card.hidden = true; }")
     page.wait_for_timeout(500)  # pictures are decoded
     page.screenshot(path=out)
     page.close()

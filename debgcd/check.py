@@ -12,7 +12,7 @@ import torch
 
 from debgcd.data.manifest import Manifest, lost_classes, scan
 from debgcd.errors import DataError, DebgcdError
-from debgcd.inference.model import views_label
+from debgcd.inference.card import views_label
 from debgcd.machine import cache_folder
 from debgcd.methods import METHODS
 from debgcd.model.doubts import CLEARLY, doubts, shares_of_labels

@@ -27,7 +27,7 @@ from debgcd.inference.model import Model, load_model
 from debgcd.progress import progress
 from debgcd.train.run import Run
 
-SAMPLE = Path(__file__).with_name("onnx_sample.py")
+SAMPLE = Path(__file__).with_name("onnx_sample.txt")  # a script, but not one of this package
 TOLERANCE = 1e-4  # of probabilities
 VOTE = 0.02  # of novelty: where neighbours vote, rounding may change the order of two that are equally near
 CHECKED = 14  # images whose answers are compared, in batches of 1 and 7

@@ -24,7 +24,6 @@ def model_card(
     known: Sequence[str],
     new: int,
     images: int,
-    views: str,
     labelled: int | None = None,
     scores: Mapping[str, Any] | None = None,
 ) -> str:
@@ -60,7 +59,7 @@ Use it: `debgcd predict RUN PATH -o out.csv`, or in Python `debgcd.Discoverer.lo
 
 ## Data
 
-{images} training images{marked}. Short side resized to {config.views.short_side} pixels, centre crop {config.views.crop}; trained on {views}.
+{images} training images{marked}. Short side resized to {config.views.short_side} pixels, centre crop {config.views.crop}; {views_label(config)}.
 
 Known classes: {names or "none"}.
 
@@ -85,6 +84,17 @@ Backbone: {_code(backbone)}, sha256 `{config.backbone.sha256}`; only its tuned p
 
 {software}.
 """
+
+
+def views_label(config: Config) -> str:
+    """How the run saw its images; every table of results says this."""
+    decode = f", decode {config.views.decode}"
+    if config.views.bank != "on":
+        return f"views: fresh{decode}"
+    if not config.views.bank_views:
+        return f"views: centre crop{decode}"
+    share = f", {100 * config.views.fresh:g} % fresh" if config.views.fresh else ""
+    return f"views: bank {config.views.bank_views}{share}{decode}"
 
 
 def _metrics(scores: Mapping[str, Any] | None) -> str:

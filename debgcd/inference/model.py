@@ -98,7 +98,7 @@ def save_model(
         if labels is not None:
             write_json(new / LABELS, labels)
         names = [category.id for category in categories if category.known]
-        card = model_card(config, names, len(categories) - known, images, views_label(config), labelled, scores)
+        card = model_card(config, names, len(categories) - known, images, labelled, scores)
         write_text(new / "README.md", card)
 
 
@@ -226,14 +226,3 @@ def start_from(
     why = " (the known classes are others)" if others else ""
     say(f"start: heads taken over: {', '.join(sorted(given)) or 'none'}; new: {new}{why}")
     return given
-
-
-def views_label(config: Config) -> str:
-    """How the run saw its images; every table of results says this."""
-    decode = f", decode {config.views.decode}"
-    if config.views.bank != "on":
-        return f"views: fresh{decode}"
-    if not config.views.bank_views:
-        return f"views: centre crop{decode}"
-    share = f", {100 * config.views.fresh:g} % fresh" if config.views.fresh else ""
-    return f"views: bank {config.views.bank_views}{share}{decode}"

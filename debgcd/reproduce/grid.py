@@ -77,6 +77,7 @@ class Cell:
         if self._begun:
             return ["debgcd", "resume", str(self.folder), "--no-report"]
         where = ["--preset", self.config.preset, "--config", str(self.settings), "-o", str(self.folder)]
+        where += [] if self.config.quality is None else ["--quality", self.config.quality]
         return ["debgcd", "train", str(self.images.path), *where, "--no-report"]
 
     def write(self) -> None:

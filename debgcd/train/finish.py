@@ -17,9 +17,10 @@ from debgcd import ranks
 from debgcd.cluster.kmeans import kmeans
 from debgcd.errors import DataError
 from debgcd.files import csv_field, read_json, write_json, write_text
+from debgcd.inference.card import views_label
 from debgcd.inference.categories import Category, categories, read_categories
 from debgcd.inference.infer import Inference, features_shared, infer_shared
-from debgcd.inference.model import Novel, save_model, views_label
+from debgcd.inference.model import Novel, save_model
 from debgcd.inference.predict import Prediction, prediction_table, predictions_csv
 from debgcd.inference.tokens import Tokens
 from debgcd.methods import create

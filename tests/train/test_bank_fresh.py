@@ -17,7 +17,7 @@ from PIL import Image
 from debgcd.data.draws import uniform
 from debgcd.data.loader import from_files
 from debgcd.data.sampler import Draws
-from debgcd.inference.model import views_label
+from debgcd.inference.card import views_label
 from debgcd.inference.tokens import FreshTokens, MixedTokens
 from debgcd.model.lite import load_lite
 from debgcd.options import Config, ViewsConfig
