@@ -341,7 +341,7 @@ def test_the_config_command(capsys: pytest.CaptureFixture[str]) -> None:
         ["--method", "simgdc"],
         ["--benchmark", "cup"],
         ["--diff", "x"],
-        ["--quality", "x"],
+        ["--preset", "small", "--quality", "x"],
     ):
         assert main(["config", *words]) == 2
         assert re.match(r"debgcd: (there is )?no (preset|quality|method|benchmark) ", capsys.readouterr().err)
