@@ -72,7 +72,7 @@ class Watch:
             return
         signs = self._seen[step] = self._signs()  # alike on all ranks
         self.problem = self._judge(signs)
-        if self.problem is None and self._acts:
+        if self._acts and (self.problem is None or not step):  # there is always the start to go back to
             # of equally good states the later one has learned more
             checkpoint.keep_best(self._place, step, self._setup.network, signs.score + 1e-9 * step)
         if self.problem is not None:

@@ -112,6 +112,15 @@ def test_a_run_that_fails_goes_back_and_ends_with_a_warning(
     assert torch.equal(state["heads.classifier.weight"], model["heads.classifier.weight"])
 
 
+def test_a_run_that_looks_wrong_from_the_start_ends_with_its_start(
+    train: Callable[..., object], shared_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health, "problem", failing_after(0))
+    said = train(shared_csv, tmp_path / "run", schedule__steps=12, run__watch="act")
+    found = json.loads((tmp_path / "run" / "health.json").read_text())
+    assert said.code == 0 and (found["healthy"], found["kept_step"]) == (False, 0)
+
+
 def test_where_it_only_warns_training_goes_on(
     train: Callable[..., object], shared_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
