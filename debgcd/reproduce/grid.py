@@ -75,10 +75,11 @@ class Cell:
     def command(self) -> list[str]:
         """The command that starts this run (call `write` first) or resumes it."""
         if self._begun:
-            return ["debgcd", "resume", str(self.folder), "--no-report"]
-        where = ["--preset", self.config.preset, "--config", str(self.settings), "-o", str(self.folder)]
-        where += [] if self.config.quality is None else ["--quality", self.config.quality]
-        return ["debgcd", "train", str(self.images.path), *where, "--no-report"]
+            return ["debgcd", "resume", "--no-report", str(self.folder)]
+        chosen = ["--preset", self.config.preset]
+        chosen += [] if self.config.quality is None else ["--quality", self.config.quality]
+        settings = ["--config", str(self.settings), "--no-report", "-o", str(self.folder)]
+        return ["debgcd", "train", str(self.images.path), *chosen, *settings]
 
     def write(self) -> None:
         """Write the files that the command refers to."""

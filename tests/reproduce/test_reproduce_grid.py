@@ -167,4 +167,4 @@ def test_a_run_that_has_begun_is_resumed(tmp_path: Path) -> None:
     assert configuration.load(Path(command[command.index("--config") + 1])) == one.config
     one.folder.mkdir(parents=True)
     (one.folder / "config.yaml").write_text(configuration.dump(one.config))
-    assert one.command() == ["debgcd", "resume", str(one.folder), "--no-report"]
+    assert one.command() == ["debgcd", "resume", "--no-report", str(one.folder)]
