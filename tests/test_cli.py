@@ -22,8 +22,9 @@ from debgcd.methods import METHODS as THERE
 COLUMNS = ["path", "category", "id", "name", "known", "confidence", "novelty"]
 COLUMNS += ["top1_id", "top1_p", "top2_id", "top2_p", "top3_id", "top3_p", "looks_new"]
 
-HAS_NOVELTY = {name: name in ("debgcd", "gcd", "sskmeans", "detector") for name in THERE}
-METHODS = list(THERE)
+CLUSTERED = ("gcd", "sskmeans", "xcon", "dccl", "gpc", "infosieve", "cipr")  # novelty by distance
+HAS_NOVELTY = {name: name in ("debgcd", "detector", *CLUSTERED) for name in THERE}
+METHODS = [name for name in THERE if not THERE[name].needs_vit]
 
 Train = Callable[..., Any]
 Command = Callable[..., Any]
@@ -92,7 +93,7 @@ def test_predictions(train: Train, command: Command, shared_csv: Path, tmp_path:
 
 def test_help_names_every_method(command: Command) -> None:
     told = " ".join(command("train", "--help").out.split())
-    assert f"default debgcd; one of {', '.join(METHODS)} " in told + " "
+    assert f"default debgcd; one of {', '.join(THERE)} " in told + " "
 
 
 def test_fewer_than_three_categories(train: Train, shared_folder: Path, tmp_path: Path) -> None:
@@ -257,7 +258,8 @@ def test_one_known_class(train: Train, tiny_folder: Path, tmp_path: Path, method
 def test_a_class_with_one_image(train: Train, tiny_folder: Path, tmp_path: Path, method: str) -> None:
     for path in sorted((tiny_folder / "labelled" / "dog").iterdir())[1:]:
         path.unlink()
-    warm = {} if method in ("gcd", "kmeans", "sskmeans", "detector", "uno") else {"heads__warm_start": "true"}
+    cold = (*CLUSTERED, "kmeans", "detector", "uno")
+    warm = {} if method in cold else {"heads__warm_start": "true"}
     assert train(tiny_folder, tmp_path / "run", "--method", method, schedule__steps=6, **warm).code == 0
 
 

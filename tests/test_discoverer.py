@@ -348,6 +348,7 @@ def test_parameters_are_scikit_learns() -> None:
         "seed": 3,
         "run": None,
         "cache": None,
+        "quality": None,
         "overrides": SETTINGS,
     }
     copy = clone(found)

@@ -12,7 +12,8 @@ from debgcd import machine
 
 def test_environment_has_the_keys_of_environment_json() -> None:
     found = machine.environment()
-    assert {"platform", "cpu", "python", *machine.PACKAGES} == set(found)
+    assert {"platform", "cpu", "ranks", "python", *machine.PACKAGES} == set(found)
+    assert found.pop("ranks") == 1
     assert all(isinstance(value, str) and value for value in found.values())
 
 
