@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from debgcd.data.manifest import Manifest, lost_classes, scan
-from debgcd.errors import DataError, DebgcdError
+from debgcd.errors import DebgcdError
 from debgcd.inference.card import views_label
 from debgcd.machine import cache_folder
 from debgcd.methods import METHODS
@@ -143,9 +143,7 @@ def _labels(manifest: Manifest, config: Config) -> tuple[list[Doubt], list[str]]
     label = torch.from_numpy(manifest.training_labels)
     labelled = label >= 0
     if len(manifest.classes) < 2:
-        raise DataError(
-            "--labels compares classes, but fewer than two have labelled images; label images of another class"
-        )
+        return [], ["labels cannot be compared with each other: fewer than two classes have labelled images"]
     config, backbone = decide(replace(config, method="sskmeans"), manifest)
     tokens = open_tokens(config, manifest, backbone, cache_folder(config.run.cache))
     features = frozen_features(backbone, tokens, manifest.training_paths).cpu()

@@ -87,6 +87,11 @@ def test_a_box_is_in_the_upright_image_also_of_a_jpeg_decoded_smaller(
     assert small.shape == (48, 50, 3)  # 1/8
     difference = resize_short_side(exact, 32).float() - resize_short_side(small, 32).float()
     assert difference.abs().mean() < 6  # another place differs by 80
+    assert decode(Crop(tmp_path / "photo.jpg", (161, 322, 100, 90)), 32).shape == (
+        45,
+        50,
+        3,
+    )  # 1/2: enough of the box is left
     with pytest.raises(Unusable, match="bad-box"):  # wide or high, depending on the orientation
         decode(Crop(tmp_path / "photo.jpg", (0, 0, 900, 900)))
 
