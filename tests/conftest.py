@@ -117,6 +117,7 @@ class Said:
             "training: ",
             "method: ",
             "categories: ",
+            "warning: after ",
         )
         lines = [line for line in self.err.splitlines() if not line.startswith(progress) and "says why" not in line]
         assert len(lines) == 1, f"one line was expected, not {lines}"

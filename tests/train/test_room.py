@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ def size_of(run: Path) -> int:
 def test_what_a_run_needs_is_about_what_it_writes(train: Train, shared_csv: Path, tmp_path: Path, method: str) -> None:
     run = tmp_path / "run"
     assert train(shared_csv, run, "--method", method).code == 0
-    config = configuration.load(run / "config.yaml")
+    config = replace(configuration.load(run / "config.yaml"), start=None)  # as it was before its first stage
     name, tuned, tail = config.backbone.name, config.backbone.tuned_blocks, config.backbone.tail_blocks
     assert name is not None and tuned is not None
     backbone = load_backbone(
