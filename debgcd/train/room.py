@@ -10,7 +10,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from debgcd import config as configuration
 from debgcd.data.image_cache import about_bytes, missing_pixels
 from debgcd.data.manifest import Manifest
 from debgcd.errors import DataError
@@ -87,10 +86,7 @@ def run_bytes(config: Config, manifest: Manifest, backbone: Backbone) -> int:
     saved = min(config.run.keep + 1, long.steps // config.run.checkpoint_every + 1)  # one more before the oldest goes
     best = 2 * model * ((config.model_kept == "best-old") + (config.run.watch == "act" and method.trains))
     own = saved * (model + momentum + _bytes(network.remembered().values())) + best + model + ROW * len(manifest)
-    if method.first is None or config.start is not None:
-        return own
-    before = configuration.override(config, {"method": method.first}, where="the first stage")
-    return own + run_bytes(before, manifest, backbone)  # that run stays in its folder
+    return 2 * own if method.first is not None and config.start is None else own  # its first stage stays in a folder
 
 
 def _bytes(tensors: Iterable[Tensor]) -> int:

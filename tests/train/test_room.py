@@ -43,7 +43,8 @@ def test_what_a_run_needs_is_about_what_it_writes(train: Train, shared_csv: Path
     needed, written = run_bytes(config, read_manifest(shared_csv), backbone), size_of(run)
     one = (run / "checkpoints").glob("step-*/state.safetensors")
     largest = max(path.stat().st_size for path in one)
-    assert written <= needed <= written + largest + 100_000  # while one is written, the oldest is still there
+    stages = 2 if method == "mugcd" else 1  # taken to be equally large
+    assert written <= needed <= written + stages * largest + 100_000  # while one is written, the oldest is still there
 
 
 def test_a_run_that_does_not_fit_does_not_begin(
