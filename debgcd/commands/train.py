@@ -81,14 +81,25 @@ def resume(options: argparse.Namespace) -> None:
         _end(go_on(options.run, options.verify), options)
         return
     print(f"run {escaped(options.run)} has already finished; results: {escaped(run.predictions)}")
-    if not options.no_report and not run.report.exists():  # killed while it was written
-        report_at_the_end(run)
+    if not run.report.exists():  # killed while it was written
+        _report(run, options)
 
 
 def _end(run: Run, options: argparse.Namespace) -> None:
     _print_results(run)
-    if not options.no_report:
-        report_at_the_end(run)
+    _report(run, options)
+
+
+def _report(run: Run, options: argparse.Namespace) -> None:
+    """Write the report, unless it was not asked for or several ranks would have to agree on it."""
+    if options.no_report:
+        return
+    if ranks.count() > 1:
+        print(
+            f"report: not written by several ranks; to write it: debgcd report {escaped(shlex.quote(str(run.folder)))}"
+        )
+        return
+    report_at_the_end(run)
 
 
 def _print_results(run: Run) -> None:
