@@ -132,7 +132,8 @@ class Neighbours(nn.Module):
         """The nearest voters, nearest first, without the image itself and its group: (N, width) -> (N, count), -1: none."""
         points = normalize(self.points.float(), dim=1)
         parts = []
-        for start, part in zip(range(0, len(feature), BLOCK), feature.split(BLOCK), strict=False):
+        for i, part in enumerate(feature.split(BLOCK)):  # not a range over its length, which ONNX has to leave open
+            start = i * BLOCK
             similarity = self.place(part) @ points.T
             most = similarity.max(1)
             own = torch.where(most.values > 1 - COPY, self.groups[most.indices], -1)

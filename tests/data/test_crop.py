@@ -24,7 +24,7 @@ from debgcd.data.views import resize_short_side
 from debgcd.errors import DataError, UsageError
 from debgcd.inference.categories import categories
 from debgcd.inference.infer import Inference
-from debgcd.inference.predict import prediction_rows
+from debgcd.inference.predict import prediction_rows, prediction_table
 from debgcd.options import ViewsConfig
 
 HEIGHT, WIDTH = 30, 50
@@ -192,7 +192,7 @@ def test_loader_and_image_cache_hold_the_crop(photo: Path, tmp_path: Path) -> No
 def test_predictions_tell_boxes_apart(photo: Path) -> None:
     said = Inference(np.zeros((2, 1), np.int64), np.ones((2, 1), np.float32))
     crops = [Crop(photo, (0, 0, 10, 10)), Crop(photo, (30, 15, 12.5, 10))]
-    rows = prediction_rows(crops, said, categories(("cat",), 1), None)
+    rows = prediction_rows(prediction_table(crops, said, categories(("cat",), 1), None))
     assert [row["path"] for row in rows] == [f"{photo}#xywh=0,0,10,10", f"{photo}#xywh=30,15,12.5,10"]
 
 
