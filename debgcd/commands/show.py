@@ -44,7 +44,7 @@ def print_found(
     for each in (new + known)[:LISTED]:
         found = sorted(members[each.category], key=lambda row: -float(row["confidence"]))
         sure = sum(float(row["confidence"]) for row in found) / len(found)
-        files = [Path(str(row["path"])).stem for row in found[:3]]
+        files = [Path(str(row["path"]).partition("#xywh=")[0]).stem for row in found[:3]]
         kind = "known" if each.known else "new"
         lines.append([each.name, kind, str(len(found)), f"{100 * sure:.0f} %", *files, *[""] * (3 - len(files))])
     print()
