@@ -22,7 +22,7 @@ COPY = 1e-4  # an image this near (1 − cosine) is the image itself, or a copy,
 BLOCK = 2048  # images whose similarities to all voters are in memory together
 KNOTS = 32  # of the calibration curve
 
-UNEVEN = 0.8  # spread of log r_c beyond which labels are given in uneven shares
+UNEVEN = 0.5  # spread of log r_c beyond which labels are given in uneven shares
 PUREST = 0.3  # share of a class's labelled images whose surroundings say how many of its images are labelled
 NEAR = 20  # neighbours that count there
 SHRINKAGE = 5.0  # neighbours of the mean class that are added to each
