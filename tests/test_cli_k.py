@@ -80,6 +80,17 @@ def test_zero_epochs_give_an_answer_with_novelty(train: Command, shared_csv: Pat
     assert scores["auroc"] is not None
 
 
+def test_what_tells_known_from_new_is_an_option(train: Command, shared_csv: Path, tmp_path: Path) -> None:
+    said = train(shared_csv, tmp_path / "a", "--detector", "vote", "--labelled-fraction", "0.5")
+    assert said.code == 0, said.err
+    detector = config(tmp_path / "a")["detector"]
+    assert (detector["kind"], detector["labelled_fraction"]) == ("vote", 0.5)
+    said = train(shared_csv, tmp_path / "b", "--detector", "distance", "--labelled-fraction", "0.5")
+    assert said.code == 2 and "labelled_fraction is for the vote, not for distance" in said.err
+    said = train(shared_csv, tmp_path / "c", "--detector", "wote")
+    assert said.code == 2 and "must be one of one-vs-all, vote, distance" in said.err
+
+
 def test_estimate_k_of_images_and_of_a_run(
     train: Command, command: Command, shared_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -137,6 +137,17 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--epochs", type=int, metavar="N", help="epochs to train, instead of the preset's length; 0: no training"
     )
+    parser.add_argument(
+        "--detector",
+        metavar="KIND",
+        help="what tells known from new: vote (of the nearest images), one-vs-all (the paper's) or distance (to the class means)",
+    )
+    parser.add_argument(
+        "--labelled-fraction",
+        type=float,
+        metavar="F",
+        help="of the images of known classes, the share that has a label, if you know it: novelty is calibrated with it",
+    )
     add_feature_options(parser)
 
 
@@ -177,6 +188,10 @@ def configured(options: argparse.Namespace, source: Source) -> Config:
         "schedule": {} if epochs is None else {"epochs": epochs, "steps": None},
         "backbone": {} if backbone is None else {"name": backbone},
         "views": {} if options.bank is None else {"bank": options.bank},
+        "detector": {
+            "kind": getattr(options, "detector", None),
+            "labelled_fraction": getattr(options, "labelled_fraction", None),
+        },
         "run": {"workers": options.workers, "device": options.device, "cache": absolute(options.cache)},
     }
     values = {"seed": options.seed} if options.seed is not None else {}

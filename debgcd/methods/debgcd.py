@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from debgcd import losses, schedules
+from debgcd.errors import UsageError
 from debgcd.methods.base import About, Batch, Context, Loss
 from debgcd.methods.detector import DetectorOptions, DetectorShape, detector_loss, make_detector
 from debgcd.methods.simgcd import SimGCD, SimGCDHeads, SimGCDOptions, start_prototypes
@@ -97,6 +98,8 @@ class DebGCDOptions(SimGCDOptions):
             )
         if switches.auxiliary and not switches.debiased:
             return "ablation.auxiliary needs ablation.debiased; set auxiliary: false"
+        if self.detector.labelled_fraction is not None and self.detector.kind != "vote":
+            return f"detector.labelled_fraction is for the vote, not for {self.detector.kind}; omit it"
         return None
 
 
@@ -161,7 +164,13 @@ class DebGCD(SimGCD):
         if fraction is None:
             return None
         labelled = int((label >= 0).sum())
-        return min(1.0, labelled * (1 / fraction - 1) / max(1, len(label) - labelled))
+        known, unlabelled = labelled * (1 / fraction - 1), len(label) - labelled
+        if known > unlabelled:
+            raise UsageError(
+                f"detector.labelled_fraction {fraction:g}: with {labelled} labelled images there would be {known:.0f} unlabelled "
+                f"ones of known classes, but there are only {unlabelled} in all; give a larger fraction, or omit it"
+            )
+        return known / max(1, unlabelled)
 
     def settle(self, context: Context) -> None:
         """The vote and the distance are taken in the space of the tuned features in the end, where they are better."""

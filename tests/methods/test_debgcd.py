@@ -27,6 +27,7 @@ from torch import Tensor
 
 from debgcd import losses
 from debgcd.cluster.prototypes import prototypes
+from debgcd.errors import UsageError
 from debgcd.methods.base import Loss
 from debgcd.methods.debgcd import quantile_by_category
 from debgcd.model.neighbours import Neighbours
@@ -328,13 +329,16 @@ def test_a_detector_without_a_loss_is_fitted_at_the_start_and_moves_to_the_tuned
 
 
 def test_a_known_fraction_of_labelled_images_fixes_the_share_of_new_ones() -> None:
-    """20 labelled images, half of all those of known classes: 20 of the 40 others are known."""
+    """18 labelled images, half of all those of known classes: 18 of the 42 others are known."""
     network, method = made(config(detector={"kind": "vote", "labelled_fraction": 0.5}), 60)
     features, label = little_clouds()
     with torch.no_grad():
         method.begin(context(network, lambda: features, label))
     labelled = int((label >= 0).sum())
     assert network.heads["detector"].told.new == pytest.approx(1 - labelled / (60 - labelled), abs=1e-6)
+    network, method = made(config(detector={"kind": "vote", "labelled_fraction": 0.1}), 60)
+    with pytest.raises(UsageError, match="162 unlabelled ones of known classes, but there are only 42"):
+        method.begin(context(network, lambda: features, label))
 
 
 # The detector alone: Table 12, "L_sdl".
