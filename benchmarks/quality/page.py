@@ -28,10 +28,12 @@ Run = dict[str, Any]
 def write_page(results: Path, page: Path) -> None:
     """Fill the placeholders {name} of words.md with tables; a part that has not been run yet says so."""
     parts = {place.stem: json.loads(place.read_text("utf-8")) for place in sorted(results.glob("*.json"))}
-    drawn = parts.pop("draws", None)
+    drawn, people = parts.pop("draws", None), parts.pop("people", None)
     tables = {name: _part(found["runs"]) for name, found in parts.items()}
     if drawn is not None:
         tables |= {"draws": draws(drawn["runs"]), "drawn": measured([drawn])}
+    if people is not None:
+        tables |= {"people": cases(people["runs"]), "ratios": ratios(people["runs"]), "asked": measured([people])}
     tables["measured"] = measured(parts.values())
     tables["hours"] = hours(parts.values())
     if "methods" in parts:
@@ -123,6 +125,31 @@ def draws(runs: list[Run]) -> str:
         "AUROC",
     ]
     return markdown(head, rows)
+
+
+def cases(runs: list[Run]) -> str:
+    """One row per case and set: All and AUROC before and after, and the share of new images as said and as it is."""
+    rows = []
+    for what, name in dict.fromkeys((run["case"], run["set"]) for run in runs if not run["case"].startswith("ratio")):
+        mine = [run for run in runs if (run["case"], run["set"]) == (what, name)]
+        *before, after = mine if len(mine) > 1 else [None, *mine]
+        said = "–" if after["said"] is None else f"{100 * after['said']:.0f} of {100 * after['new']:.0f}"
+        first = "–" if before[0] is None else f"{before[0]['all']:.1f}"
+        surer = "–" if before[0] is None else f"{before[0]['auroc']:.1f}"
+        rows.append([what, name, first, f"{after['all']:.1f}", surer, f"{after['auroc']:.1f}", said])
+    return markdown(["", "set", "All before", "after", "AUROC before", "after", "new, said of true %"], rows)
+
+
+def ratios(runs: list[Run]) -> str:
+    """All and AUROC per share of known classes (rows) and of labelled images (columns)."""
+    found = {(run["set"], *run["case"].split()[1:]): run for run in runs if run["case"].startswith("ratio")}
+    shares = list(dict.fromkeys(share for _, _, share in found))
+    rows = [
+        [name, f"{100 * float(known):.0f} %"]
+        + [f"{found[name, known, share]['all']:.1f} / {found[name, known, share]['auroc']:.1f}" for share in shares]
+        for name, known in dict.fromkeys((name, known) for name, known, _ in found)
+    ]
+    return markdown(["set", "known classes", *(f"{100 * float(share):.0f} % labelled" for share in shares)], rows)
 
 
 def curriculum(runs: list[Run]) -> str:
