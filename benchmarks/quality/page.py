@@ -32,6 +32,8 @@ def write_page(results: Path, page: Path) -> None:
     tables = {name: _part(found["runs"]) for name, found in parts.items()}
     if drawn is not None:
         tables |= {"draws": draws(drawn["runs"]), "drawn": measured([drawn])}
+    if "k" in parts:
+        tables["k"] = unknown_k(parts["k"]["runs"])
     if people is not None:
         tables |= {"people": cases(people["runs"]), "ratios": ratios(people["runs"]), "asked": measured([people])}
     tables["measured"] = measured(parts.values())
@@ -123,6 +125,28 @@ def draws(runs: list[Run]) -> str:
         f"> {MUCH:.0f} below",
         "stopped",
         "AUROC",
+    ]
+    return markdown(head, rows)
+
+
+def unknown_k(runs: list[Run]) -> str:
+    """One row per set: the true K, the estimated one, what is left of it at the end, and All with each."""
+    rows = []
+    for name in dict.fromkeys(run["set"] for run in runs):
+        given, auto = (run for run in runs if run["set"] == name)
+        scores = [f"{run[measure]:.1f}" for measure in ("all", "old", "new") for run in (given, auto)]
+        rows.append([name, str(given["k"]), str(auto["k_trained"]), str(auto["k"]), *scores])
+    head = [
+        "set",
+        "K",
+        "estimated",
+        "at the end",
+        "All, K given",
+        "auto",
+        "Old, K given",
+        "auto",
+        "New, K given",
+        "auto",
     ]
     return markdown(head, rows)
 

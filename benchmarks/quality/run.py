@@ -106,6 +106,7 @@ def told(each: Cell) -> dict[str, Any]:
         "seed": found.seed,
         "views": found.views,
         "images": found.images,
+        "k_trained": found.k_trained,
         "k": found.k,
     }
     start = next(
