@@ -160,17 +160,18 @@ def _measure(method: Method, backbone: Backbone, batch: int) -> tuple[float, flo
     """Seconds of the trunk for one image, and of a training step on tokens, from a small try."""
     config = method.config
     with torch.random.fork_rng(devices=[]):  # the run's own random numbers stay as they are
-        network = build(method, backbone)
+        device = pick_device(config.run.device)
+        network = build(method, backbone).to(device)
         size = config.views.crop
         images = torch.zeros(32, 3, size, size, dtype=torch.uint8)
         trunk = _seconds(lambda: backbone.trunk(images)) / len(images)
         if not method.trains:
             return trunk, 0.0
         rows = min(batch, 32)
-        tokens = torch.randn(len(method.views) * rows, *token_shape(backbone, size))
+        tokens = torch.randn(len(method.views) * rows, *token_shape(backbone, size), device=device)
     numbers = np.arange(rows)
     label = np.where(numbers % 2, numbers % method.sizes.known, -1)
-    some = Batch.of(tokens, Draws(numbers, numbers % method.sizes.images), label, "cpu")
+    some = Batch.of(tokens, Draws(numbers, numbers % method.sizes.images), label, device)
 
     def step() -> Tensor:
         loss = method.loss(network, some, Progress(1, 2, 1)).total
@@ -182,8 +183,8 @@ def _measure(method: Method, backbone: Backbone, batch: int) -> tuple[float, flo
     return trunk, seconds
 
 
-def _seconds(work: Callable[[], object]) -> float:
+def _seconds(work: Callable[[], Tensor]) -> float:
     work()  # the first call also allocates
     begun = time.monotonic()
-    work()
+    float(work().detach().sum())  # waits for a GPU
     return time.monotonic() - begun

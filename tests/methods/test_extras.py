@@ -52,7 +52,7 @@ def test_bia_adds_minus_the_nuclear_norm_of_the_unlabelled_features() -> None:
     network.zero_grad()
     feature = network(seen).feature[batch(random_labels(IMAGES), seen).free]
     norm = losses.nuclear_norm(feature)
-    assert float(more["nuclear_norm"]) == pytest.approx(norm.item())
+    assert more["nuclear_norm"].item() == pytest.approx(norm.item())
     (-0.3 * norm).backward()
     for name, parameter in network.trained().items():
         extra = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
