@@ -5,7 +5,8 @@
 DIR holds CIFAR-10, Oxford-IIIT Pet and CUB-200-2011 (`debgcd fetch` gets them); the digits come with scikit-learn. Every method
 takes the preset small with two tuned blocks and the same number of categories; what its file in debgcd/overlays/methods
 changes for small is on the page. Resumable: one process per run, and each result is in benchmarks/methods.json as soon as it is
-there. PromptCAL needs a ViT and is not measured.
+there; the first seed of all before the second. With the --work of benchmarks/quality/run.py it takes over the runs that are
+finished there. PromptCAL needs a ViT and is not measured.
 """
 
 from __future__ import annotations
@@ -63,11 +64,13 @@ def main() -> None:
     for name in wanted:
         require_method(name)
     done: list[dict[str, Any]] = read_json(options.results)["runs"] if options.results.exists() else []
-    for set_name in options.sets.split(","):
-        found = images_of(set_name, options.root, options.work, cache_folder(options.cache), CLASSES, IMAGES)
-        images, k = ImageList.of(set_name, found, options.work), classes_of(found)
-        for row, config in rows(wanted, k, options.cache, options.steps).items():
-            for seed in range(options.seeds):
+    sets = {}
+    for name in options.sets.split(","):
+        found = images_of(name, options.root, options.work, cache_folder(options.cache), CLASSES, IMAGES)
+        sets[name] = (ImageList.of(name, found, options.work), classes_of(found))
+    for seed in range(options.seeds):
+        for images, k in sets.values():
+            for row, config in rows(wanted, k, options.cache, options.steps).items():
                 each = cell(row, seed, images, config, options.work)
                 if any(run["folder"] == key(each, options.work) for run in done):
                     continue
@@ -99,9 +102,11 @@ def key(each: Cell, work: Path) -> str:
     return str(each.folder.relative_to(work))
 
 
-def finish(each: Cell) -> float:
-    """Run to the end in a process of its own; returns its largest memory in GB."""
+def finish(each: Cell) -> float | None:
+    """Run to the end in a process of its own; returns its largest memory in GB, None if it was finished before."""
     say(f"\n{each.name}")
+    if each.finished:
+        return None
     each.write()
     child = subprocess.Popen([sys.executable, "-m", "debgcd.cli", *each.command()[1:]], stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(child.pid, 0)
@@ -123,12 +128,20 @@ def told(each: Cell) -> dict[str, Any]:
 def write_page(page: Path, done: list[dict[str, Any]]) -> None:
     """Replace the table in the page."""
     sets = [name for name in SETS if any(run["set"] == name for run in done)]
-    head = ["", *(f"{name} {what}" for name in sets for what in ("All", "Old", "New")), "seconds", "GB"]
+    head = [
+        "",
+        *(f"{name} {what}" for name in sets for what in ("All", "Old", "New")),
+        *(f"{name} s" for name in sets),
+        "GB",
+    ]
     lines = []
     for row in dict.fromkeys(run["row"] for run in done):
         runs = [run for run in done if run["row"] == row]
         cells = [shown([run[m] for run in runs if run["set"] == name]) for name in sets for m in ("all", "old", "new")]
-        cells += [f"{statistics.mean(run['seconds'] for run in runs):.0f}", f"{max(run['memory'] for run in runs):.1f}"]
+        memory = [run["memory"] for run in runs if run["memory"] is not None]
+        times = [[run["seconds"] for run in runs if run["set"] == name] for name in sets]
+        cells += [f"{statistics.mean(each):.0f}" if each else "–" for each in times]
+        cells += [f"{max(memory):.1f}" if memory else "–"]
         lines.append([row, *cells])
     machine = facts()
     counts = {
@@ -137,7 +150,7 @@ def write_page(page: Path, done: list[dict[str, Any]]) -> None:
     seeds = " or ".join(str(count) for count in sorted(counts)) or "no"
     note = (
         f"Per cent of the unlabelled images, mean ± standard deviation over {seeds} seeds; backbone lite0, preset small, two "
-        f"tuned blocks. Seconds per run on {machine['processor']}, {machine['cores']} cores; last run {machine['date']}."
+        f"tuned blocks. Seconds of training (s) on {machine['processor']}, {machine['cores']} cores; last run {machine['date']}."
     )
     before, _, rest = page.read_text("utf-8").partition(BEGIN)
     _, _, after = rest.partition(END)
