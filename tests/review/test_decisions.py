@@ -17,8 +17,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from reviewed import base, write_run
 
 from debgcd.errors import DataError, UsageError
+from debgcd.inference.acts import ACCEPTED, OPEN, REJECTED
 from debgcd.inference.categories import read_categories
-from debgcd.inference.decisions import ACCEPTED, LOG, OPEN, REJECTED, Log, Review, carry, read_log, replay
+from debgcd.inference.decisions import LOG, Log, carry, read_log, read_review
+from debgcd.inference.review import Review, replay
 
 State = tuple[dict[str, str], dict[str, str], dict[str, Any]]
 
@@ -232,7 +234,7 @@ def test_acts_are_saved_and_names_reach_the_model(tmp_path: Path) -> None:
         with pytest.raises(UsageError):
             log.act({"act": "name", "category": "nix", "name": "x"})
         assert log.review.version == len(read_log(run / LOG)[0]) == 4
-    assert state(Review.read(run)) == state(log.review)
+    assert state(read_review(run)) == state(log.review)
 
 
 def test_names_from_before_the_log_are_kept_and_not_undone(tmp_path: Path) -> None:
@@ -240,7 +242,7 @@ def test_names_from_before_the_log_are_kept_and_not_undone(tmp_path: Path) -> No
     run = write_run(tmp_path / "run")
     place = run / "model" / "categories.json"
     place.write_text(place.read_text().replace('"name": "new-02"', '"name": "lynx"'))
-    assert Review.read(run).categories["new-02"].name == "lynx"
+    assert read_review(run).categories["new-02"].name == "lynx"
     with Log(run) as log:
         assert log.review.categories["new-02"].name == "lynx" and not log.review.can_undo
     with Log(run) as log:
@@ -258,7 +260,7 @@ def test_a_torn_last_line_is_ignored_and_removed(tmp_path: Path) -> None:
     full = (run / LOG).read_bytes()
     for end in range(len(whole) + 1, len(full) - 1):
         (run / LOG).write_bytes(full[:end])
-        assert Review.read(run).categories["new-02"].name == "new-02"
+        assert read_review(run).categories["new-02"].name == "new-02"
     carry(run)
     assert read_categories(run / "model", 2)[3].name == "new-02"
     with Log(run) as log:
@@ -274,7 +276,7 @@ def test_a_broken_line_in_the_middle_is_named(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
     (run / LOG).write_text('{"act": "name", "id": "a"}\n<<<<<<< HEAD\n')
     with pytest.raises(DataError, match="line 2, is not an act"):
-        Review.read(run)
+        read_review(run)
 
 
 def test_two_logs_become_one(tmp_path: Path) -> None:
@@ -289,7 +291,7 @@ def test_two_logs_become_one(tmp_path: Path) -> None:
         assert log.review.categories["new-02"].name == "fox" and not log.review.problems
         with pytest.raises(UsageError, match="there is no log"):
             log.add(tmp_path / "nix")
-    assert state(Review.read(mine)) == state(log.review)
+    assert state(read_review(mine)) == state(log.review)
 
 
 def test_a_second_process_is_refused_and_a_changed_file_is_noticed(tmp_path: Path) -> None:
@@ -345,4 +347,4 @@ def test_a_kill_loses_no_act_that_was_confirmed(tmp_path: Path) -> None:
         process.wait()
         found = [line["id"] for line in read_log(run / LOG)[0]]
         assert set(confirmed) <= set(found) and len(found) <= len(confirmed) + 3
-        assert Review.read(run).categories["new-01"].name.startswith("fox")
+        assert read_review(run).categories["new-01"].name.startswith("fox")
