@@ -41,6 +41,14 @@ def categories(classes: Sequence[str], k: int) -> list[Category]:
     return found
 
 
+def living(categories: Sequence[Category]) -> list[int]:
+    """The number of the category that each one is by now; of several that became one without a number, the first."""
+    number = {one.id: one.category for one in categories if one.merged_into is None}
+    for one in categories:
+        number.setdefault(one.merged_into or one.id, one.category)
+    return [number[one.merged_into or one.id] for one in categories]
+
+
 def read_categories(folder: Path, known: int) -> list[Category]:
     """The categories of a model folder; a DataError names the first entry that is wrong. known: how many come first.
 

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -48,17 +48,21 @@ def read_base(run: Path) -> tuple[dict[str, str], list[Category], list[Line]]:
         raise UsageError(f"{run} is not a finished run: it has no {Path(error.filename).name}") from error
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{run}: what its model said cannot be read ({error}); {RESTORE}") from error
-    found = read_categories(model, known)
-    ids = {one.id for one in found}
+    return predicted, *_without_review(read_categories(model, known))
+
+
+def _without_review(categories: Sequence[Category]) -> tuple[list[Category], list[Line]]:
+    """The categories by their ids, and what was said of them beyond that, as acts."""
+    ids = {one.id for one in categories}
     acts: list[Line] = []
-    for one in found:
+    for one in categories:
         if one.merged_into in ids:
             acts.append({"act": "merge", "categories": [one.id], "into": one.merged_into})
         elif one.name != one.id and one.merged_into is None:
             acts.append({"act": "name", "category": one.id, "name": one.name})
     for act in acts:  # the same lines in every copy of the run, and not to be undone by the way
         act |= {"adopted": True, "at": "", "id": hashlib.sha256(json.dumps(act).encode()).hexdigest()[:12]}
-    return predicted, [replace(one, name=one.id, merged_into=None) for one in found], acts
+    return [replace(one, name=one.id, merged_into=None) for one in categories], acts
 
 
 def read_log(path: Path) -> tuple[list[Line], int]:
@@ -152,6 +156,11 @@ class Log:
             raise UsageError("there is nothing to redo")
         return self.act({"act": "redo", "of": self.review.can_redo})
 
+    def trial(self) -> Review:
+        """The same state, to try acts on that are not saved yet."""
+        predicted, categories, _ = read_base(self.run)
+        return replay(predicted, categories, read_log(self.run / LOG)[0])
+
     def add(self, other: Path) -> list[Line]:
         """Append the lines of another log that this one does not have; returns them. See `Review.problems`."""
         if not other.is_file():
@@ -198,6 +207,23 @@ class Log:
         _write_outcome(self.run, self.review)
 
 
+def outcome(review: Review) -> list[Category]:
+    """All categories as the reviewer left them: the model's in their order, then those that began in the review."""
+    found = []
+    for number, one in enumerate(review.categories.values()):
+        lives = review.living(one.id)
+        found.append(Category(number, one.id, lives.name, one.known, None if lives is one else lives.id))
+    return found
+
+
+def changed(categories: Sequence[Category], values: Mapping[str, Any]) -> list[Category]:
+    """The categories of a model without its run after one more act."""
+    base, lines = _without_review(categories)
+    review = replay({}, base, lines)
+    review.apply({**values, "id": "now"})
+    return outcome(review)
+
+
 def carry(run: Path) -> None:
     """Bring model/categories.json to what the log says, which may have been edited by hand or merged."""
     if not (run / LOG).exists():
@@ -209,12 +235,7 @@ def carry(run: Path) -> None:
 def _write_outcome(run: Path, review: Review) -> None:
     """Names and merged categories into model/categories.json: the model is used without its run, too."""
     place = run / "model" / "categories.json"
-    entries = []
-    for one in review.categories.values():
-        if one.category is not None:
-            living = review.living(one.id)
-            merged = None if living is one else living.id
-            entries.append(Category(one.category, one.id, living.name, one.known, merged).to_json())
+    entries = [one.to_json() for one in outcome(review) if review.categories[one.id].category is not None]
     if read_json(place) != entries:
         with suppress(PermissionError):  # a run that others may only read
             write_json(place, entries)

@@ -21,6 +21,7 @@ from debgcd.data.contents import Contents, forget_contents, read_contents
 from debgcd.data.manifest import Manifest, lost_classes, require_trainable, scan, write_skipped
 from debgcd.errors import DataError, UsageError
 from debgcd.files import lock, read_json, write_text
+from debgcd.inference.decisions import carry
 from debgcd.inference.model import Model, load_model
 from debgcd.machine import cache_folder
 from debgcd.methods import METHODS, require_method, require_package
@@ -30,7 +31,7 @@ from debgcd.model.precision import pick_device
 from debgcd.options import Config
 from debgcd.progress import progress, say
 from debgcd.train.decide import decide, decide_k, run_backbone
-from debgcd.train.finish import evaluate, unlabelled, write_evaluation
+from debgcd.train.finish import evaluate, reviewed, unlabelled, write_evaluation
 from debgcd.train.loop import train
 from debgcd.train.quality import decides, expected, levels, told
 from debgcd.train.room import require_room
@@ -154,7 +155,8 @@ def measure(folder: Path) -> dict[str, object]:
     """`debgcd evaluate RUN`: the run's final model against the truth in its manifest, also into evaluation.json."""
     run = finished_run(folder)
     setup = open_setup(run, run.manifest, cache_folder(run.config.run.cache))
-    return write_evaluation(run, evaluate(run, setup, unlabelled(setup)), setup.method.sizes.k)
+    scores = evaluate(run, setup, unlabelled(setup)) | reviewed(run)
+    return write_evaluation(run, scores, setup.method.sizes.k)
 
 
 def finished_run(folder: Path) -> Run:
@@ -163,6 +165,7 @@ def finished_run(folder: Path) -> Run:
     ranks.set_timeout(run.config.run.timeout)
     if not run.finished:
         raise UsageError(f"the run in {folder} has not finished; first: debgcd resume {folder}")
+    carry(folder)
     return run
 
 
