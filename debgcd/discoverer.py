@@ -23,12 +23,11 @@ from debgcd.data.rows import label_text
 from debgcd.errors import UsageError
 from debgcd.files import write_json
 from debgcd.inference import predict as prediction
-from debgcd.inference.categories import Category, living
+from debgcd.inference.categories import Category, find, living
 from debgcd.inference.decisions import Log, changed, outcome
 from debgcd.inference.model import LABELS, Label, Model, save_model
 from debgcd.machine import cache_folder
 from debgcd.options import Config, k_values
-from debgcd.overlay import suggest
 from debgcd.train.decide import choose_preset
 from debgcd.train.run import require_new
 from debgcd.train.start import begin
@@ -164,30 +163,12 @@ class Discoverer(BaseEstimator):
 
     def rename(self, category: int | str, name: str) -> Discoverer:
         """Give a category, by its number, id or name, a name; "" takes it away. The id stays."""
-        return self._act({"act": "name", "category": self._id(category), "name": name})
+        return self._act({"act": "name", "category": find(self.categories_, category), "name": name})
 
     def merge(self, categories: Sequence[int | str], into: int | str | None = None) -> Discoverer:
         """Make several categories one: the one that `into` names, or the first, lives on, and the others are part of it."""
-        ids = [self._id(category) for category in categories]
-        if not ids:
-            raise UsageError("merge needs at least two categories")
-        return self._act({"act": "merge", "categories": ids, "into": ids[0] if into is None else self._id(into)})
-
-    def _id(self, category: int | str) -> str:
-        """The id of a category by its number, id or name."""
-        found = self.categories_
-        if isinstance(category, str):
-            texts = {
-                **{each.name: each.id for each in found if each.merged_into is None},
-                **{each.id: each.id for each in found},
-            }
-            if category not in texts:
-                raise UsageError(f"there is no category {category!r:.80}{suggest(category, list(texts))}")
-            return texts[category]
-        number = _whole("category", category)
-        if not 0 <= number < len(found):
-            raise UsageError(f"category must be from 0 to {len(found) - 1}, not {number}")
-        return found[number].id
+        ids = [find(self.categories_, category) for category in (categories if into is None else [into, *categories])]
+        return self._act({"act": "merge", "categories": ids, "into": next(iter(ids), "")})
 
     def _act(self, values: Mapping[str, Any]) -> Discoverer:
         """Save an act of review in the log of the run, if there is one, and change the categories by it."""

@@ -60,11 +60,15 @@ def name(options: argparse.Namespace) -> None:
 
 def _acts(review: Review, text: str) -> list[dict[str, Any]]:
     """The acts that an argument stands for."""
+    from debgcd.inference.categories import find
+    from debgcd.inference.decisions import outcome
+
     left, equals, name = text.rpartition("=")
     if not equals or not left:
         raise UsageError(f"{text!r} is not of the form CATEGORY=NAME, e.g. new-03=lynx or new-04+new-07=fox")
+    found = outcome(review)
     whole = left in review.categories or any(one.name == left for one in review.categories.values())
-    ids = [review.find(part.strip()) for part in ([left] if whole else left.split("+"))]  # a name may have a plus
+    ids = [find(found, part.strip()) for part in ([left] if whole else left.split("+"))]  # a name may have a plus
     into = next((id for id in ids if review.categories[id].known), ids[0])
     merge = {"act": "merge", "categories": [id for id in ids if id != into], "into": into}
     named = {"act": "name", "category": into, "name": name}

@@ -93,14 +93,6 @@ class State:
         width = max((len(id) - 4 for id in used), default=2)
         return f"new-{max((int(id[4:]) for id in used), default=0) + 1:0{width}d}"
 
-    def find(self, text: str) -> str:
-        """The id of a category that is called this, by its id or its name."""
-        named = [one.id for one in self.categories.values() if one.name == text and one.merged_into is None]
-        if text in self.categories or named:
-            return text if text in self.categories else named[0]
-        every = [name for one in self.categories.values() for name in {one.id, one.name}]
-        raise UsageError(f"there is no category {text!r:.80}{suggest(text, every)}")
-
     def swap(self, change: Change) -> Change:
         """Make a change; returns the one that takes it back."""
         back = Change()

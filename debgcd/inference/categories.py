@@ -8,8 +8,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from debgcd.errors import DataError
+from debgcd.errors import DataError, UsageError
 from debgcd.files import read_json
+from debgcd.overlay import suggest
 
 RESTORE = "restore the file or train again"
 
@@ -47,6 +48,18 @@ def living(categories: Sequence[Category]) -> list[int]:
     for one in categories:
         number.setdefault(one.merged_into or one.id, one.category)
     return [number[one.merged_into or one.id] for one in categories]
+
+
+def find(categories: Sequence[Category], which: int | str) -> str:
+    """The id of a category by its number, its id, or its name."""
+    if not isinstance(which, str):
+        if which not in range(len(categories)):
+            raise UsageError(f"there is no category {which!r:.80}; they are numbered from 0 to {len(categories) - 1}")
+        return categories[int(which)].id
+    texts = {one.name: one.id for one in categories if one.merged_into is None} | {one.id: one.id for one in categories}
+    if which not in texts:
+        raise UsageError(f"there is no category {which!r:.80}{suggest(which, list(texts))}")
+    return texts[which]
 
 
 def read_categories(folder: Path, known: int) -> list[Category]:

@@ -30,6 +30,7 @@ from debgcd.methods import create
 from debgcd.model.neighbours import Neighbours
 from debgcd.options import Config
 from debgcd.progress import say
+from debgcd.train.again import read_before
 from debgcd.train.run import Run
 from debgcd.train.setup import Setup, fresh_tokens
 from debgcd.train.watch import measure
@@ -154,12 +155,14 @@ def finish(run: Run, setup: Setup, inference: Inference, scores: dict[str, Any] 
     if ranks.rank():
         return
     k = setup.method.sizes.k  # smaller than the configuration's where categories were pruned
-    found = categories(run.manifest.classes, k)
+    paths = [run.manifest.paths[row] for row in run.manifest.training_rows[setup.label < 0]]
+    found, before = categories(run.manifest.classes, k), read_before(run)
+    if before is not None:
+        found = before.name(found, paths, inference.category)
     labelled, config, state = int((setup.label >= 0).sum()), replace(run.config, k=k), setup.network.state()
     save_model(run.model, state, config, found, len(setup.label), novel=novel, labelled=labelled, scores=scores)
     if scores is not None:
         write_evaluation(run, scores, k)
-    paths = [run.manifest.paths[row] for row in run.manifest.training_rows[setup.label < 0]]
     write_text(run.predictions, predictions_csv(prediction_table(paths, inference, found, novel)))
 
 
