@@ -147,7 +147,7 @@ def measured(runs: dict[str, Run], cache: Path) -> dict[str, Any]:
     asked = [image for image in truth if image not in single]
     number = {name: i for i, name in enumerate(dict.fromkeys([*first.manifest.classes, *sorted(set(truth.values()))]))}
     true = np.array([number[truth[image]] for image in asked])
-    found: dict[str, Any] = {"images": len(asked), "single": len(single)}
+    found: dict[str, Any] = {"asked": len(asked), "single": len(single)}
     for way, run in runs.items():
         said = answers(run, cache)
         accuracy = clustering_accuracy(true, [said[image] for image in asked], len(first.manifest.classes))

@@ -74,7 +74,10 @@ class State:
     @property
     def reviewed(self) -> int:
         """How many images are not open any more."""
-        return sum(self.status(image) != OPEN for image in self.images)
+        of, mark = {id: one.status for id, one in self.categories.items()}, self.mark
+        return sum(
+            (of[id] if of[id] == REJECTED else mark.get(image, of[id])) != OPEN for image, id in self.category.items()
+        )
 
     def members(self, category: str) -> list[str]:
         """The images of a category, in their order."""

@@ -7,6 +7,7 @@ says of the model's categories is carried in model/categories.json, because a mo
 from __future__ import annotations
 
 import csv
+import errno
 import hashlib
 import json
 import os
@@ -109,6 +110,7 @@ class Log:
     def __init__(self, run: Path):
         self.run = run
         self._stack = ExitStack()
+        self._said: list[Category] = []  # what categories.json says already
 
     def __enter__(self) -> Log:
         with ExitStack() as stack:
@@ -172,8 +174,7 @@ class Log:
     def _append(self, line: Line, checked: bool = True) -> bool:
         if line["id"] in self.review:
             return False
-        if checked:
-            self.review.check(line)
+        change = self.review.check(line) if checked else None
         self._require_own()
         try:
             content = (json.dumps(line, sort_keys=True, ensure_ascii=False) + "\n").encode("utf-8")
@@ -190,7 +191,7 @@ class Log:
                     self._file.truncate(self._end)  # half an act would be in the way of the next
                 raise
         self._end += len(content)
-        self.review.take(line)
+        self.review.take(line, change)
         return True
 
     def _require_own(self) -> None:
@@ -204,7 +205,10 @@ class Log:
             raise UsageError(f"{self.run / LOG} was changed by another program; open the review again")
 
     def _carry(self) -> None:
-        _write_outcome(self.run, self.review)
+        said = outcome(self.review)
+        if said != self._said:
+            _write_outcome(self.run, self.review)
+            self._said = said
 
 
 def outcome(review: Review) -> list[Category]:
@@ -228,8 +232,15 @@ def carry(run: Path) -> None:
     """Bring model/categories.json to what the log says, which may have been edited by hand or merged."""
     if not (run / LOG).exists():
         return
-    with suppress(UsageError), lock(run, "reviewing the run"):  # who holds it does this after each act
-        _write_outcome(run, read_review(run))
+    review = read_review(run)
+    try:
+        with lock(run, "reviewing the run"):
+            _write_outcome(run, review)
+    except UsageError:
+        return  # who holds the lock does this after each act
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise  # a run that others may only read
 
 
 def _write_outcome(run: Path, review: Review) -> None:
@@ -237,8 +248,7 @@ def _write_outcome(run: Path, review: Review) -> None:
     place = run / "model" / "categories.json"
     entries = [one.to_json() for one in outcome(review) if review.categories[one.id].category is not None]
     if read_json(place) != entries:
-        with suppress(PermissionError):  # a run that others may only read
-            write_json(place, entries)
+        write_json(place, entries)
 
 
 def _flush_folder(folder: Path) -> None:

@@ -46,17 +46,22 @@ class Review(State):
         """The act that redo would bring back."""
         return self._redo[-1] if self._redo else None
 
-    def check(self, line: Line) -> None:
-        """Raise a UsageError if this act does not apply to the present state."""
-        self._turned(line) if line.get("act") in TURNS else self.change(line)
+    def check(self, line: Line) -> Change | None:
+        """What an act would change, None for undo and redo; a UsageError if it does not apply to the present state."""
+        if line.get("act") not in TURNS:
+            return self.change(line)
+        self._turned(line)
+        return None
 
     def apply(self, line: Line) -> None:
         """Change the state by one act; a UsageError, and no change, if it does not apply."""
-        self.check(line)
-        self.take(line)
+        self.take(line, self.check(line))
 
-    def take(self, line: Line) -> bool:
-        """The next line of the log. One that does not apply becomes a problem; one seen before is ignored: False."""
+    def take(self, line: Line, change: Change | None = None) -> bool:
+        """The next line of the log. One that does not apply becomes a problem; one seen before is ignored: False.
+
+        change: what `check` said.
+        """
         id, kind = line["id"], line.get("act")
         if id in self._seen:
             return False
@@ -74,12 +79,12 @@ class Review(State):
         for begun in _begun(line):
             if begun not in self.categories:
                 self.owner.setdefault(begun, id)
-        self._do(id)
+        self._do(id, change)
         return True
 
-    def _do(self, id: str) -> None:
+    def _do(self, id: str, change: Change | None = None) -> None:
         try:
-            self._done.append((id, self.swap(self.change(self._acts[id]))))
+            self._done.append((id, self.swap(change or self.change(self._acts[id]))))
         except UsageError as error:
             self.problems[id] = str(error)
             self._done.append((id, None))

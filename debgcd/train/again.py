@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from debgcd import config as configuration
 from debgcd.data.crop import Picture
 from debgcd.data.manifest import Manifest, relabelled
 from debgcd.errors import DataError, UsageError
@@ -118,7 +119,9 @@ def again_config(run: Run, manifest: Manifest) -> Config:
     """
     config, classes = run.config, len(manifest.classes)
     k = None if config.prune or config.k is None else max(config.k, classes)
-    return replace(config, start=str(run.folder.absolute()), start_sha256=None, k=k, prune=False)
+    config = replace(config, start=str(run.folder.absolute()), start_sha256=None, k=k, prune=False)
+    share = {"detector": {"labelled_fraction": None}}  # it was that of the first run's labels
+    return configuration.override(config, configuration.fitted(config, share, "--from"), "--from")
 
 
 def _ids(review: Review) -> dict[str, str]:
