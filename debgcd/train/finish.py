@@ -21,7 +21,7 @@ from debgcd.files import csv_field, read_json, write_json, write_text
 from debgcd.inference.acts import REJECTED
 from debgcd.inference.card import views_label
 from debgcd.inference.categories import Category, categories
-from debgcd.inference.decisions import LOG, outcome, read_review
+from debgcd.inference.decisions import LOG, outcome, read_log, read_review
 from debgcd.inference.infer import Inference, features_shared, infer_shared
 from debgcd.inference.model import Novel, save_model
 from debgcd.inference.predict import Prediction, prediction_table, predictions_csv
@@ -234,7 +234,7 @@ def read_predictions(run: Run) -> tuple[list[Prediction], list[Category]]:
 
 def reviewed(run: Run) -> dict[str, Any]:
     """The measures of what a reviewer made of the unlabelled images, without rejected ones; empty where nobody did."""
-    if not (run.folder / LOG).exists():
+    if not read_log(run.folder / LOG)[0]:
         return {}
     rows, _ = read_predictions(run)
     said = np.array([-1 if row["review"] == REJECTED else int(row["category"]) for row in rows])
