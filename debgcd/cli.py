@@ -25,6 +25,7 @@ from debgcd.commands import (
     export,
     fetch,
     methods,
+    name,
     predict,
     report,
     reproduce,
@@ -45,6 +46,8 @@ examples:
   debgcd evaluate runs/photos                     accuracy on images whose true class is known
   debgcd predict runs/photos more/ -o out.csv     assign new images to the categories
   debgcd report runs/photos                       the run's report again: a page to look at and to send
+  debgcd name runs/photos new-03=lynx              names for categories; new-04+new-07=fox merges two
+  debgcd train --from runs/photos -o runs/again   train again with these names as labels
   debgcd export runs/photos --to folders -o out/  the images in folders by category; also csv, coco, onnx, ...
   debgcd reproduce ssb --root data/               a table of the paper: its numbers and ours
 
@@ -125,8 +128,8 @@ def _do(options: argparse.Namespace) -> int:
 
 def _with_flags(message: str, options: argparse.Namespace) -> str:
     """Library messages name settings; add the option that changes the setting, if this command has it."""
-    for setting, (name, flag) in FLAGS.items():
-        if hasattr(options, name):
+    for setting, (attribute, flag) in FLAGS.items():
+        if hasattr(options, attribute):
             message = message.replace(setting, f"{setting} with {flag}")
     return message
 
@@ -141,11 +144,11 @@ def _prepare_streams() -> None:
             os.fstat(number)
         except OSError:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # gets the lowest number that is free: this one
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 (until the process ends)
-        elif isinstance(getattr(sys, name), io.TextIOWrapper):
-            getattr(sys, name).reconfigure(errors="backslashreplace")
+    for stream in ("stdout", "stderr"):
+        if getattr(sys, stream) is None:
+            setattr(sys, stream, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 (until the process ends)
+        elif isinstance(getattr(sys, stream), io.TextIOWrapper):
+            getattr(sys, stream).reconfigure(errors="backslashreplace")
 
 
 @contextmanager
@@ -225,7 +228,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"debgcd {__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND")
     for command in (
-        *(demo, check, fetch, config, methods, estimate_k, train, evaluate, predict, report, export),
+        *(demo, check, fetch, config, methods, estimate_k, train, evaluate, predict, report, name, export),
         *(reproduce, bench),
     ):
         command.add(subparsers)

@@ -23,7 +23,8 @@ from debgcd.data.rows import label_text
 from debgcd.errors import UsageError
 from debgcd.files import write_json
 from debgcd.inference import predict as prediction
-from debgcd.inference.categories import Category
+from debgcd.inference.categories import Category, find, living
+from debgcd.inference.decisions import Log, changed, outcome
 from debgcd.inference.model import LABELS, Label, Model, save_model
 from debgcd.machine import cache_folder
 from debgcd.options import Config, k_values
@@ -83,6 +84,7 @@ class Discoverer(BaseEstimator):
         require_new(folder)
         given = _listed(X, folder / "images", y, groups)
         self.run_ = begin(given, self._config(given), folder)
+        self._folder: Path | None = folder
         model = prediction.open_model(folder, cache_folder(self.cache))
         labels = _labels(y, [category.id for category in model.categories if category.known])
         if labels is not None:
@@ -110,7 +112,8 @@ class Discoverer(BaseEstimator):
 
     def predict(self, X: Images) -> NDArray[np.int64]:
         """The category of each image, (N,); -1 for a file that cannot be used."""
-        return self._each(X, lambda usable: prediction.ask(self._fitted(), usable).category, fill=-1)
+        now = np.array(living(self.categories_))
+        return self._each(X, lambda usable: now[prediction.ask(self._fitted(), usable).category], fill=-1)
 
     def predict_labels(self, X: Images) -> NDArray[Any]:
         """The label of each image as in `classes_`, (N,); None for a file that cannot be used.
@@ -121,8 +124,12 @@ class Discoverer(BaseEstimator):
         return _array([classes[category] for category in self.predict(X)])  # -1 is the last
 
     def predict_proba(self, X: Images) -> NDArray[np.float32]:
-        """The probability of each category, (N, K); NaN for a file that cannot be used."""
-        return self._each(X, lambda usable: prediction.ask_all(self._fitted(), usable), fill=np.nan)
+        """The probability of each category, (N, K); NaN for a file that cannot be used.
+
+        One that was merged into another has none: the other has both.
+        """
+        now = np.eye(len(self.categories_), dtype=np.float32)[living(self.categories_)]
+        return self._each(X, lambda usable: prediction.ask_all(self._fitted(), usable) @ now, fill=np.nan)
 
     def transform(self, X: Images) -> NDArray[np.float32]:
         """The feature of each image, (N, width); NaN for a file that cannot be used."""
@@ -143,15 +150,37 @@ class Discoverer(BaseEstimator):
 
     @property
     def classes_(self) -> NDArray[Any]:
-        """The label of each category, (K,): those of the known classes as given in `y`, then the ids of the new ones."""
+        """The label of each category, (K,): its name if it was renamed, else the known class as given in `y`, or the id."""
         model = self._fitted()
         ids: list[Any] = [category.id for category in model.categories]
-        return _array(ids if model.labels is None else [*model.labels, *ids[len(model.labels) :]])
+        labels = ids if model.labels is None else [*model.labels, *ids[len(model.labels) :]]
+        return _array([each.name if each.name != each.id else labels[each.category] for each in model.categories])
 
     @property
     def categories_(self) -> list[Category]:
-        """All categories: number, id, name, and whether known or discovered."""
+        """All categories: number, id, name, whether known or discovered, and the id of the one that it was merged into."""
         return self._fitted().categories
+
+    def rename(self, category: int | str, name: str) -> Discoverer:
+        """Give a category, by its number, id or name, a name; "" takes it away. The id stays."""
+        return self._act({"act": "name", "category": find(self.categories_, category), "name": name})
+
+    def merge(self, categories: Sequence[int | str], into: int | str | None = None) -> Discoverer:
+        """Make several categories one: the one that `into` names, or the first, lives on, and the others are part of it."""
+        ids = [find(self.categories_, category) for category in (categories if into is None else [into, *categories])]
+        return self._act({"act": "merge", "categories": ids, "into": next(iter(ids), "")})
+
+    def _act(self, values: Mapping[str, Any]) -> Discoverer:
+        """Save an act of review in the log of the run, if there is one, and change the categories by it."""
+        model = self._fitted()
+        if self._folder is None:
+            found = changed(model.categories, values)
+        else:
+            with Log(self._folder) as log:
+                log.act(values)
+                found = outcome(log.review)[: len(model.categories)]
+        self._model = replace(model, categories=found)
+        return self
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a model folder that `debgcd predict` and `Discoverer.load` can read."""
@@ -181,6 +210,7 @@ class Discoverer(BaseEstimator):
             cache=cache,
         )
         found._model = model
+        found._folder = Path(path) if (Path(path) / "predictions.csv").is_file() else None  # of a run, or a model alone
         return found
 
     def __sklearn_is_fitted__(self) -> bool:

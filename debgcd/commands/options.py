@@ -151,8 +151,11 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     add_feature_options(parser)
 
 
-def configured(options: argparse.Namespace, source: Source) -> Config:
-    """The configuration of a run: preset, quality, method, benchmark and backbone, overridden by K, --config, options and --set in turn."""
+def configured(options: argparse.Namespace, source: Source, start: Config | None = None) -> Config:
+    """The configuration of a run: preset, quality, method, benchmark and backbone, overridden by K, --config, options and --set in turn.
+
+    start: a configuration to override instead.
+    """
     from debgcd import config as configuration
 
     given = [] if options.config is None else [(configuration.read_yaml(options.config), str(options.config))]
@@ -165,16 +168,20 @@ def configured(options: argparse.Namespace, source: Source) -> Config:
                 raise UsageError(
                     f"{where}: the {first} is chosen with --{first}, because it comes before all other values"
                 )
-    name = options.preset
-    if name is None:
-        from debgcd.train.decide import choose_preset
-
-        name = choose_preset(source.manifest, options.quality)
     facts = None if source.benchmark is None else source.benchmark.facts
-    benchmark = None if facts is None else facts.name
-    config = configuration.compose(
-        name, benchmark, options.backbone, method=str(named[-1]) if named else "debgcd", quality=options.quality
-    )
+    if start is not None:
+        name = start.preset
+        config = configuration.override(start, {"method": str(named[-1])} if named else {}, "--method")
+    else:
+        name = options.preset
+        if name is None:
+            from debgcd.train.decide import choose_preset
+
+            name = choose_preset(source.manifest, options.quality)
+        benchmark = None if facts is None else facts.name
+        config = configuration.compose(
+            name, benchmark, options.backbone, method=str(named[-1]) if named else "debgcd", quality=options.quality
+        )
     backbone = None if options.backbone is None else config.backbone.name  # an option overrides --config
     if facts is not None:
         if config.preset != name:
@@ -195,8 +202,8 @@ def configured(options: argparse.Namespace, source: Source) -> Config:
         "run": {"workers": options.workers, "device": options.device, "cache": absolute(options.cache)},
     }
     values = {"seed": options.seed} if options.seed is not None else {}
-    start = getattr(options, "start", None)
-    values |= {"start": os.path.abspath(start)} if start is not None else {}
+    other = getattr(options, "start", None)
+    values |= {"start": os.path.abspath(other)} if other is not None else {}
     values |= getattr(options, "k", None) or {}
     for name, section in sections.items():
         section = {key: value for key, value in section.items() if value is not None or key == "steps"}

@@ -78,7 +78,8 @@ def _share(value: float) -> str:
 
 def print_accuracy(scores: dict[str, Any]) -> None:
     """One line per split with truth: how many images are in the right category."""
-    for part, name in (("unlabelled", "unlabelled images"), ("test", "test images")):
+    names = {"unlabelled": "unlabelled images", "reviewed": "unlabelled images after the review", "test": "test images"}
+    for part, name in names.items():
         if part in scores:
             accuracy = scores[part]["gcd"]["accuracy"]
             old, new = percent(accuracy["old"]), percent(accuracy["new"])
@@ -90,7 +91,7 @@ def print_accuracy(scores: dict[str, Any]) -> None:
 def print_scores(scores: dict[str, Any]) -> None:
     """One row per classifier and split; a note if the column Old hides that known classes were recognised."""
     rows, hidden = [], []
-    for part in ("unlabelled", "test"):
+    for part in ("unlabelled", "reviewed", "test"):
         for classifier in ("gcd", "debiased"):
             found = scores.get(part, {}).get(classifier)
             if found is None:

@@ -8,12 +8,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from debgcd import ranks
-from debgcd.commands.options import Subparsers, add_command, add_run_options, add_source, configured, read_source
+from debgcd.commands.options import (
+    Source,
+    Subparsers,
+    add_command,
+    add_run_options,
+    add_source,
+    configured,
+    read_source,
+)
 from debgcd.commands.report import add_no_report, report_at_the_end
 from debgcd.commands.show import print_found
+from debgcd.errors import UsageError
 from debgcd.progress import escaped
 
 if TYPE_CHECKING:
+    from debgcd.options import Config
+    from debgcd.train.again import Before
     from debgcd.train.run import Run
 
 
@@ -27,6 +38,13 @@ def add(subparsers: Subparsers) -> None:
         "debgcd train photos/ --k 20 -o runs/photos",
     )
     add_source(parser)
+    parser.add_argument(
+        "--from",
+        dest="again",
+        type=Path,
+        metavar="RUN",
+        help="train again with what was named, accepted and rejected in RUN; PATH, if given, has more images",
+    )
     parser.add_argument(
         "-o", dest="out", type=Path, metavar="RUN", help="run directory, new or empty (default: runs/<name>)"
     )
@@ -57,10 +75,12 @@ def train(options: argparse.Namespace) -> None:
     from debgcd.train.start import begin, require_ready
     from debgcd.train.start import resume as go_on
 
-    source = read_source(options)
+    source, before, start = read_source(options) if options.again is None else None, None, None
+    if source is None:
+        source, before, start = _reviewed(options)
     if options.out is None:
         options.out = Path("runs") / source.name
-    config = configured(options, source)
+    config = configured(options, source, start)
     require_ready(source.manifest, config)
     require_apart(options.out, source.folder)
     if ranks.restarted() and ranks.first((options.out / "config.yaml").is_file):
@@ -68,7 +88,23 @@ def train(options: argparse.Namespace) -> None:
         return
     if ranks.rank() == 0:
         require_new(options.out)
-    _end(begin(source.manifest, config, options.out, options.verify), options)
+    _end(begin(source.manifest, config, options.out, options.verify, before), options)
+
+
+def _reviewed(options: argparse.Namespace) -> tuple[Source, Before, Config]:
+    """The images of a reviewed run, what is known of it, and the configuration to go on with: its own."""
+    from debgcd.data.manifest import read_manifest
+    from debgcd.train.again import again_config, reviewed_images
+    from debgcd.train.start import finished_run
+
+    for name in ("benchmark", "root", "split", "start", "preset", "quality", "backbone"):
+        if getattr(options, name) is not None:
+            raise UsageError(f"--{name} does not go with --from, which goes on as {options.again} was; leave it out")
+    run = finished_run(options.again)
+    more = None if options.path is None else read_manifest(options.path)
+    manifest, before = reviewed_images(run, more)
+    source = Source(f"{run.folder.resolve().name}-again", options.path or run.folder, manifest, None)
+    return source, before, again_config(run, manifest)
 
 
 def resume(options: argparse.Namespace) -> None:
@@ -105,6 +141,7 @@ def _report(run: Run, options: argparse.Namespace) -> None:
 def _print_results(run: Run) -> None:
     """Print what a finished run found, and where it is."""
     from debgcd.inference.model import read_novel
+    from debgcd.train.again import became
     from debgcd.train.finish import read_evaluation, read_health, read_predictions
 
     if ranks.rank():
@@ -112,6 +149,11 @@ def _print_results(run: Run) -> None:
     rows, categories = read_predictions(run)
     scores = read_evaluation(run) if run.evaluation.exists() else {}
     print_found(rows, categories, read_novel(run.model), scores, read_health(run))
+    told = became(run, rows, categories)
+    if told:
+        print("\nWhat became of the categories of the run before:")
+    for line in told:
+        print(f"  {escaped(line)}")
     print(f"""
 categories of {len(rows)} unlabelled images: {escaped(run.predictions)}
 next: debgcd predict {escaped(shlex.quote(str(run.folder)))} PATH -o out.csv""")

@@ -1,14 +1,14 @@
 """The front door of this room: read, write and scan manifests, make them from Python objects, check them for training."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from debgcd.data.crop import BOX, Crop, number_text
+from debgcd.data.crop import BOX, Crop, Picture, number_text
 from debgcd.data.rows import SPLITS, Manifest, Row, Skipped, assemble, label_text, text
 from debgcd.data.scan import scan
 from debgcd.data.sources import COLUMNS, read_manifest
@@ -23,6 +23,7 @@ __all__ = [
     "lost_classes",
     "manifest_text",
     "read_manifest",
+    "relabelled",
     "require_trainable",
     "scan",
     "write_manifest",
@@ -103,6 +104,48 @@ def from_arrays(
         with named_errors(paths[-1]):
             Image.fromarray(_uint8(np.asarray(image), i)).save(paths[-1], compress_level=1)
     return from_paths(paths, columns["labels"], columns["truths"], groups=columns["groups"])
+
+
+def relabelled(
+    manifest: Manifest,
+    labels: Mapping[str, str],
+    out: Collection[str],
+    ids: Mapping[str, str],
+    more: Manifest | None = None,
+) -> Manifest:
+    """The images with these labels besides their own, without those in `out`, and with the images of `more` that are not here.
+
+    labels, out: by the text of a path. ids: what a truth, or a label of `more`, is called here, if not by itself.
+    """
+    rows, here = [], {_file(path) for path in manifest.paths}
+    for i, path in enumerate(manifest.paths):
+        if str(path) not in out:
+            rows.append(_row(manifest, i, labels.get(str(path), manifest.labels[i]), ids))
+    if more is None:
+        return assemble(rows)
+    for i, path in enumerate(more.paths):
+        label = more.labels[i]
+        if label is not None or _file(path) not in here:  # without a label it says nothing new
+            rows.append(_row(more, i, None if label is None else ids.get(label, label), ids))
+    return assemble(rows, more.skipped)
+
+
+def _file(path: Picture) -> str:
+    """The file that a path leads to, and the box in it."""
+    return os.path.realpath(path) + str(path.box if isinstance(path, Crop) else "")
+
+
+def _row(manifest: Manifest, i: int, label: str | None, ids: Mapping[str, str]) -> Row:
+    path, truth = manifest.paths[i], manifest.truths[i]
+    return Row(
+        path=os.fspath(path),
+        label=label,
+        truth=None if truth is None else ids.get(truth, truth),
+        split=manifest.splits[i],
+        group=manifest.groups[i],
+        where=str(path),
+        box=path.box if isinstance(path, Crop) else None,
+    )
 
 
 def require_trainable(manifest: Manifest, k: int | None) -> None:

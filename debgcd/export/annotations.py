@@ -8,8 +8,9 @@ from urllib.parse import quote
 
 from debgcd import __version__
 from debgcd.data.decode import Unusable, decode
-from debgcd.export.items import Item, whole_files
+from debgcd.export.items import Item, kept_files, whole_files
 from debgcd.files import write_json
+from debgcd.inference.acts import ACCEPTED, REJECTED
 from debgcd.progress import progress, say
 from debgcd.train.finish import read_predictions
 from debgcd.train.run import Run
@@ -22,7 +23,7 @@ def write_coco(run: Run, out: Path) -> None:
     images: list[dict[str, Any]] = []
     annotations = []
     gone = 0
-    found = whole_files(run)
+    found = kept_files(run)
     with progress("reading sizes") as report:
         for done, item in enumerate(found, 1):
             report(done, len(found))
@@ -44,16 +45,18 @@ def write_coco(run: Run, out: Path) -> None:
     if gone:
         say(f"images that cannot be read any more and are left out: {gone}")
     listed = [
-        {"id": c + 1, "name": category.name, "supercategory": "known" if category.known else "new"}
-        for c, category in enumerate(read_predictions(run)[1])
+        {"id": category.category + 1, "name": category.name, "supercategory": "known" if category.known else "new"}
+        for category in read_predictions(run)[1]
+        if category.merged_into is None
     ]
     info = {"description": f"categories found by debgcd {__version__}", "version": "1.0"}
     write_json(out, {"info": info, "images": images, "annotations": annotations, "categories": listed})
 
 
 def write_labelstudio(run: Run, out: Path) -> None:
-    """Label Studio's tasks: predictions of unlabelled images, annotations of labelled ones.
+    """Label Studio's tasks: predictions of unlabelled images, annotations of labelled and accepted ones.
 
+    An image that a reviewer rejected has neither.
     Images are named as Label Studio's local storage serves them, relative to the root of the file system.
     """
     write_json(out, [_task(item) for item in whole_files(run)])
@@ -75,6 +78,10 @@ def _task(item: Item) -> dict[str, Any]:
     }
     if item.row is None:
         return {"data": data, "annotations": [{"result": [choice]}]}
+    if item.review == REJECTED:
+        return {"data": {"image": data["image"]}}
     data |= {"known": item.category.known} | ({} if item.novelty is None else {"novelty": item.novelty})
     said = {"model_version": f"debgcd {__version__}", "score": item.confidence, "result": [choice]}
-    return {"data": data, "predictions": [said]}
+    return {"data": data, "predictions": [said]} | (
+        {"annotations": [{"result": [choice]}]} if item.review == ACCEPTED else {}
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from debgcd.errors import UsageError
-from debgcd.export.items import Item, Names, file_name, put_images, whole_files
+from debgcd.export.items import Item, Names, file_name, kept_files, put_images, whole_files
 from debgcd.files import csv_text, new_folder, write_json, write_text
 from debgcd.train.finish import read_predictions
 from debgcd.train.run import Run
@@ -13,7 +13,7 @@ from debgcd.train.run import Run
 
 def write_folders(run: Run, out: Path, link: str) -> None:
     """labelled/<class>/ and unlabelled/<category>/, which `debgcd check` and `train` read."""
-    found = whole_files(run)
+    found = kept_files(run)
     folders: dict[tuple[bool, int], tuple[str, Names]] = {}
     names = {True: Names(), False: Names()}
     places = []
@@ -34,7 +34,7 @@ def write_hf(run: Run, out: Path, link: str) -> None:
     """Hugging Face's imagefolder: images/ and metadata.csv with a column file_name."""
     with new_folder(out) as new:
         found = _put(run, new / "images", link)
-        head = ["file_name", "label", "id", "known", "labelled", "confidence", "novelty"]
+        head = ["file_name", "label", "id", "known", "labelled", "confidence", "novelty", "review"]
         rows = [
             [
                 f"images/{name}",
@@ -44,6 +44,7 @@ def write_hf(run: Run, out: Path, link: str) -> None:
                 str(item.row is None).lower(),
                 item.confidence,
                 item.novelty,
+                item.review,
             ]
             for name, item in found
         ]
@@ -54,16 +55,18 @@ def write_fiftyone(run: Run, out: Path, link: str) -> None:
     """FiftyOne's FiftyOneImageClassificationDataset: data/ and labels.json, with confidence and attributes."""
     with new_folder(out) as new:
         found = _put(run, new / "data", link)
-        classes = [category.name for category in read_predictions(run)[1]]
+        living = [category for category in read_predictions(run)[1] if category.merged_into is None]
+        number = {category.category: i for i, category in enumerate(living)}
         labels = {}
         for name, item in found:
             attributes = {"id": item.category.id, "known": item.category.known, "labelled": item.row is None}
+            attributes |= {"review": item.review}
             attributes |= {} if item.novelty is None else {"novelty": item.novelty}
-            given: dict[str, object] = {"label": item.category.category, "attributes": attributes}
+            given: dict[str, object] = {"label": number[item.category.category], "attributes": attributes}
             if item.confidence is not None:
                 given["confidence"] = item.confidence
             labels[Path(name).stem] = given  # FiftyOne names images without the suffix
-        write_json(new / "labels.json", {"classes": classes, "labels": labels})
+        write_json(new / "labels.json", {"classes": [category.name for category in living], "labels": labels})
 
 
 def _put(run: Run, folder: Path, link: str) -> list[tuple[str, Item]]:

@@ -12,9 +12,10 @@ from pathlib import Path
 from debgcd.data.crop import Crop
 from debgcd.data.sources import CLUTTER, IMAGE_SUFFIXES
 from debgcd.errors import DataError, UsageError
+from debgcd.inference.acts import ACCEPTED, REJECTED
 from debgcd.inference.categories import Category
 from debgcd.inference.predict import Prediction
-from debgcd.progress import progress
+from debgcd.progress import progress, say
 from debgcd.train.finish import read_predictions
 from debgcd.train.run import Run
 
@@ -34,6 +35,11 @@ class Item:
     row: Prediction | None  # of predictions.csv; None where the image is labelled
 
     @property
+    def review(self) -> str:
+        """What a reviewer said of it: open, accepted or rejected."""
+        return ACCEPTED if self.row is None else str(self.row["review"])
+
+    @property
     def confidence(self) -> float | None:
         return None if self.row is None else float(self.row["confidence"])
 
@@ -43,7 +49,7 @@ class Item:
 
 
 def items(run: Run) -> list[Item]:
-    """The training images of a finished run, the unlabelled ones first; names are those of categories.json."""
+    """The training images of a finished run, the unlabelled ones first, as a reviewer left them."""
     rows, categories = read_predictions(run)
     found = [Item(Path(str(row["path"])), categories[int(row["category"])], row) for row in rows]
     manifest = run.manifest
@@ -62,6 +68,15 @@ def whole_files(run: Run) -> list[Item]:
             f"the run in {run.folder} has objects in boxes, which this format cannot say; export it to csv or parquet"
         )
     return items(run)
+
+
+def kept_files(run: Run) -> list[Item]:
+    """`whole_files` without those that a reviewer rejected."""
+    found = whole_files(run)
+    kept = [item for item in found if item.review != REJECTED]
+    if len(kept) < len(found):
+        say(f"images that were rejected in the review and are left out: {len(found) - len(kept)}")
+    return kept
 
 
 def file_name(item: Item) -> str:

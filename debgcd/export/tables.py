@@ -1,4 +1,4 @@
-"""csv and parquet: the rows of predictions.csv, with the present names of the categories."""
+"""csv and parquet: the rows of predictions.csv as a reviewer left them, with what he said in the column `review`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from debgcd.files import csv_text, write_bytes, write_text
 from debgcd.train.run import Run
 
 TRUTHS = ("known", "looks_new")  # columns of true and false
-TEXTS = ("path", "id", "name")
+TEXTS = ("path", "id", "name", "review")
 
 
 def write_csv(run: Run, out: Path) -> None:
@@ -37,7 +37,7 @@ def write_parquet(run: Run, out: Path) -> None:
 
 
 def _rows(run: Run) -> list[dict[str, Any]]:
-    return [{**item.row, "name": item.category.name} for item in items(run) if item.row is not None]
+    return [item.row for item in items(run) if item.row is not None]
 
 
 def _cell(value: Any) -> Any:

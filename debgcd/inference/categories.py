@@ -8,23 +8,28 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from debgcd.errors import DataError
+from debgcd.errors import DataError, UsageError
 from debgcd.files import read_json
+from debgcd.overlay import suggest
 
 RESTORE = "restore the file or train again"
 
 
 @dataclass(frozen=True)
 class Category:
-    """One category; `id` is the class's name or new-01, ...; `name` is what people call it and may be edited."""
+    """One category of a model; `id` is the class's name or new-01, ...; `name` is what people call it.
+
+    merged_into: a reviewer made it a part of the category with this id, whose name it has.
+    """
 
     category: int
     id: str
     name: str
     known: bool
+    merged_into: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return {key: value for key, value in asdict(self).items() if value is not None}
 
 
 def categories(classes: Sequence[str], k: int) -> list[Category]:
@@ -35,6 +40,26 @@ def categories(classes: Sequence[str], k: int) -> list[Category]:
     free = (new for new in ids if new not in set(classes))  # a class may be called new-01: one found and kept before
     found += [Category(i, new, new, False) for i, new in zip(range(len(classes), k), free, strict=False)]
     return found
+
+
+def living(categories: Sequence[Category]) -> list[int]:
+    """The number of the category that each one is by now; of several that became one without a number, the first."""
+    number = {one.id: one.category for one in categories if one.merged_into is None}
+    for one in categories:
+        number.setdefault(one.merged_into or one.id, one.category)
+    return [number[one.merged_into or one.id] for one in categories]
+
+
+def find(categories: Sequence[Category], which: int | str) -> str:
+    """The id of a category by its number, its id, or its name."""
+    if not isinstance(which, str):
+        if which not in range(len(categories)):
+            raise UsageError(f"there is no category {which!r:.80}; they are numbered from 0 to {len(categories) - 1}")
+        return categories[int(which)].id
+    texts = {one.name: one.id for one in categories if one.merged_into is None} | {one.id: one.id for one in categories}
+    if which not in texts:
+        raise UsageError(f"there is no category {which!r:.80}{suggest(which, list(texts))}")
+    return texts[which]
 
 
 def read_categories(folder: Path, known: int) -> list[Category]:
@@ -65,14 +90,15 @@ def read_categories(folder: Path, known: int) -> list[Category]:
 def _problem(entry: Any, i: int, known: int, ids: Mapping[str, int]) -> str:
     """What is wrong with entry number i, empty if nothing; ids: those of the entries before it."""
     kinds = {"category": int, "id": str, "name": str, "known": bool}
-    if not isinstance(entry, dict) or set(entry) != set(kinds):
+    if not isinstance(entry, dict) or set(entry) - {"merged_into"} != set(kinds):
         return f"must have the keys {', '.join(kinds)}"
+    kinds |= {"merged_into": str} if "merged_into" in entry else {}
     for key, kind in kinds.items():
         if type(entry[key]) is not kind:
             words = {int: "a whole number", str: "text", bool: "true or false"}[kind]
             return f"has, as {key}, something other than {words}"
-    for key in ("id", "name"):
-        if any("\ud800" <= letter <= "\udfff" for letter in entry[key]):
+    for key in ("id", "name", "merged_into"):
+        if any("\ud800" <= letter <= "\udfff" for letter in entry.get(key, "")):
             return f"has a {key} that is not valid Unicode"
     if entry["category"] != i:
         return f"has category {entry['category']}, expected {i}: the order must not change"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -35,7 +36,9 @@ class Parts:
         if self._parquet:
             _pyarrow()
         names = hashlib.sha256("\0".join(map(str, manifest.paths)).encode("utf-8", "surrogateescape")).hexdigest()
+        said = [category.to_json() for category in model.categories]  # a review may have changed names
         self._facts = {"debgcd": __version__, "model": model.sha256, "images": names, "parquet": self._parquet}
+        self._facts["categories"] = hashlib.sha256(json.dumps(said).encode()).hexdigest()
         self._done, self._rows, self._skipped = 0, 0, 0
         self._parts: list[str] = []
 

@@ -18,7 +18,8 @@ from debgcd.data.loader import default_workers, from_files
 from debgcd.data.manifest import Manifest, Skipped, scan
 from debgcd.errors import DataError, UsageError
 from debgcd.files import csv_cell
-from debgcd.inference.categories import Category
+from debgcd.inference.categories import Category, living
+from debgcd.inference.decisions import carry
 from debgcd.inference.infer import TOP, Inference, features, infer, probabilities
 from debgcd.inference.model import Model, Novel, load_model
 from debgcd.inference.tokens import FreshTokens
@@ -37,8 +38,12 @@ def prediction_table(
     paths: Sequence[Picture], inference: Inference, categories: Sequence[Category], novel: Novel | None
 ) -> Table:
     """The columns of predictions.csv."""
-    ids, names = (np.array([getattr(c, key) for c in categories], object) for key in ("id", "name"))
-    known, best = np.array([category.known for category in categories]), inference.category
+    ids = np.array([category.merged_into or category.id for category in categories], object)
+    names = np.array([category.name for category in categories], object)
+    known, best = (
+        np.array([category.known for category in categories]),
+        np.array(living(categories))[inference.category],
+    )
     table: Table = {
         "path": [str(path) for path in paths],
         "category": best,
@@ -93,6 +98,7 @@ def open_model(folder: Path, cache: Path, backbone: str | None = None) -> Model:
     if not inner.is_dir() and not (folder / "config.json").is_file():
         hint = f"the run has not finished; first: debgcd resume {folder}" if (folder / "config.yaml").is_file() else ""
         raise UsageError(f"{folder} holds no model: {hint or 'give a finished run, or its model folder'}")
+    carry(folder)
     return load_model(inner if inner.is_dir() else folder, backbone=backbone, cache=cache)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,8 @@ from debgcd.data.crop import Picture
 from debgcd.data.manifest import scan
 from debgcd.data.sampler import Draws
 from debgcd.errors import DataError
-from debgcd.inference.categories import Category
+from debgcd.inference.categories import Category, living
+from debgcd.inference.infer import TOP
 from debgcd.inference.predict import Prediction
 from debgcd.inference.tokens import CENTRE_BATCH
 from debgcd.progress import progress
@@ -60,7 +61,13 @@ class Look:
 
 def look(run: Run, cache: Path) -> Look:
     """Ask the run's network about all of its training images that are still there."""
-    predictions, categories = read_predictions(run)
+    predictions, every = read_predictions(run)
+    categories, number = _living(every)
+    into = {one.id: categories[number[one.category]].id for one in every}
+    for row in predictions:
+        row["category"] = int(number[int(row["category"])])
+        for name in (f"top{i}_id" for i in range(1, TOP + 1)):
+            row[name] = into.get(str(row[name]), "")
     label, paths = run.manifest.training_labels, run.manifest.training_paths
     by_path = {str(row["path"]): row for row in predictions}
     rows = {i: by_path[str(paths[i])] for i in np.flatnonzero(label < 0).tolist()}
@@ -79,13 +86,21 @@ def look(run: Run, cache: Path) -> Look:
         category=category[there][free],
         feature=feature.numpy()[free],
         means=means,
-        others={name: other[free] for name, other in others.items()},
-        other_view=None if other_view is None else other_view[free],
+        others={name: number[other[free]] for name, other in others.items()},
+        other_view=None if other_view is None else number[other_view[free]],
         cluster=_second_clustering(feature, torch.from_numpy(label[there]), k, run.config.seed)[free],
         confidence=np.array([float(rows[i]["confidence"]) for i in there[free].tolist()]),
     )
     score, parts = trust(evidence, k)
     return Look(run, categories, rows, label, category, there, feature.numpy(), means, score, parts)
+
+
+def _living(every: list[Category]) -> tuple[list[Category], Ids]:
+    """The categories that were not merged into another, numbered anew, and the number of each one's."""
+    categories = [one for one in every if one.merged_into is None]
+    place = {one.category: i for i, one in enumerate(categories)}
+    numbered = [replace(one, category=i) for i, one in enumerate(categories)]
+    return numbered, np.array([place[now] for now in living(every)])
 
 
 @torch.no_grad()

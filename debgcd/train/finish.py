@@ -16,9 +16,12 @@ from torch.nn.functional import normalize
 from debgcd import ranks
 from debgcd.cluster.kmeans import kmeans
 from debgcd.errors import DataError
+from debgcd.evaluate import score
 from debgcd.files import csv_field, read_json, write_json, write_text
+from debgcd.inference.acts import REJECTED
 from debgcd.inference.card import views_label
-from debgcd.inference.categories import Category, categories, read_categories
+from debgcd.inference.categories import Category, categories
+from debgcd.inference.decisions import LOG, outcome, read_log, read_review
 from debgcd.inference.infer import Inference, features_shared, infer_shared
 from debgcd.inference.model import Novel, save_model
 from debgcd.inference.predict import Prediction, prediction_table, predictions_csv
@@ -27,6 +30,7 @@ from debgcd.methods import create
 from debgcd.model.neighbours import Neighbours
 from debgcd.options import Config
 from debgcd.progress import say
+from debgcd.train.again import read_before
 from debgcd.train.run import Run
 from debgcd.train.setup import Setup, fresh_tokens
 from debgcd.train.watch import measure
@@ -151,12 +155,14 @@ def finish(run: Run, setup: Setup, inference: Inference, scores: dict[str, Any] 
     if ranks.rank():
         return
     k = setup.method.sizes.k  # smaller than the configuration's where categories were pruned
-    found = categories(run.manifest.classes, k)
+    paths = [run.manifest.paths[row] for row in run.manifest.training_rows[setup.label < 0]]
+    found, before = categories(run.manifest.classes, k), read_before(run)
+    if before is not None:
+        found = before.name(found, paths, inference.category)
     labelled, config, state = int((setup.label >= 0).sum()), replace(run.config, k=k), setup.network.state()
     save_model(run.model, state, config, found, len(setup.label), novel=novel, labelled=labelled, scores=scores)
     if scores is not None:
         write_evaluation(run, scores, k)
-    paths = [run.manifest.paths[row] for row in run.manifest.training_rows[setup.label < 0]]
     write_text(run.predictions, predictions_csv(prediction_table(paths, inference, found, novel)))
 
 
@@ -209,10 +215,30 @@ def read_evaluation(run: Run) -> dict[str, Any]:
 
 
 def read_predictions(run: Run) -> tuple[list[Prediction], list[Category]]:
-    """The rows of a finished run's predictions.csv, and its categories."""
+    """The rows of a finished run's predictions.csv, and its categories; both as a reviewer left them.
+
+    A row has one more column, `review`: open, accepted or rejected. The file itself stays what the model said.
+    """
+    review = read_review(run.folder)
+    found = outcome(review)
+    number = {one.id: one for one in found}
     with open(run.predictions, encoding="utf-8", newline="") as file:
         rows: list[Prediction] = []
         for fields in csv.DictReader(file):
             row = {name: csv_field(value) for name, value in fields.items()}
-            rows.append({**row, "category": int(row["category"]), "known": row["known"] == "true"})
-    return rows, read_categories(run.model, len(run.manifest.classes))
+            one = number[review.category[row["path"]]]
+            now: Prediction = {"category": one.category, "id": one.id, "name": one.name, "known": one.known}
+            rows.append({**row, **now, "review": review.status(row["path"])})
+    return rows, found
+
+
+def reviewed(run: Run) -> dict[str, Any]:
+    """The measures of what a reviewer made of the unlabelled images, without rejected ones; empty where nobody did."""
+    if not read_log(run.folder / LOG)[0]:
+        return {}
+    rows, _ = read_predictions(run)
+    said = np.array([-1 if row["review"] == REJECTED else int(row["category"]) for row in rows])
+    truth = run.manifest.truth_ids(run.manifest.training_rows[run.manifest.training_labels < 0])
+    have = (truth >= 0) & (said >= 0)
+    scores = score(truth[have], said[have], len(run.manifest.classes)).to_json()
+    return {"reviewed": {"gcd": scores, "auroc": None}} if have.any() else {}

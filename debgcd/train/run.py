@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from debgcd import config as configuration
 from debgcd.data.contents import Contents
@@ -21,7 +22,8 @@ from debgcd.options import Config
 # What `create` writes before config.yaml, and the lock; where there is no more than this, a run was killed before it began
 # or was refused.
 IMAGES = "images.sha256"  # one line per image, as sha256sum writes them
-FIRST = ("manifest.csv", "skipped.csv", "environment.json", IMAGES)
+BEFORE = "before.json"
+FIRST = ("manifest.csv", "skipped.csv", "environment.json", IMAGES, BEFORE)
 BEGINNING = {name for file in FIRST for name in (file, f".{file}.tmp")}
 BEGINNING |= {".lock"}
 ARRAYS = "images"  # where Discoverer writes images that it is given as arrays, before the run begins
@@ -60,6 +62,11 @@ class Run:
         return self.folder / "health.json"
 
     @property
+    def before(self) -> Path:
+        """What the run knows of the reviewed run that it began from, if it did."""
+        return self.folder / BEFORE
+
+    @property
     def report(self) -> Path:
         return self.folder / "report.html"
 
@@ -73,6 +80,7 @@ class Run:
             settings["eval_every"] = how["eval_every"]  # which epochs are candidates
         rows = [[str(path) for path in self.manifest.paths], self.manifest.labels, self.manifest.splits]
         rows += [self.manifest.groups] if any(self.manifest.groups) else []
+        rows += [self.before.read_text("utf-8")] if self.before.exists() else []
         return hashlib.sha256(json.dumps([settings, rows]).encode()).hexdigest()
 
     @property
@@ -119,7 +127,9 @@ def require_apart(folder: Path, source: Path) -> None:
         )
 
 
-def create(folder: Path, config: Config, manifest: Manifest, contents: Contents) -> Run:
+def create(
+    folder: Path, config: Config, manifest: Manifest, contents: Contents, before: dict[str, Any] | None = None
+) -> Run:
     """Write what a run begins with; config.yaml comes last, so that where it is the rest is too."""
     folder.mkdir(parents=True, exist_ok=True)
     write_manifest(manifest, folder / "manifest.csv")
@@ -129,6 +139,9 @@ def create(folder: Path, config: Config, manifest: Manifest, contents: Contents)
         f"{sha256.hex()}  {_one_line(path)}\n" for path, sha256 in zip(contents.paths, contents.digests, strict=True)
     )
     write_text(folder / IMAGES, "".join(lines))
+    (folder / BEFORE).unlink(missing_ok=True)
+    if before is not None:
+        write_json(folder / BEFORE, before)
     write_text(folder / "config.yaml", configuration.dump(config))
     return Run(folder, config, manifest)
 

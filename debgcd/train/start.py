@@ -21,6 +21,7 @@ from debgcd.data.contents import Contents, forget_contents, read_contents
 from debgcd.data.manifest import Manifest, lost_classes, require_trainable, scan, write_skipped
 from debgcd.errors import DataError, UsageError
 from debgcd.files import lock, read_json, write_text
+from debgcd.inference.decisions import carry
 from debgcd.inference.model import Model, load_model
 from debgcd.machine import cache_folder
 from debgcd.methods import METHODS, require_method, require_package
@@ -29,8 +30,9 @@ from debgcd.model.backbone import Backbone
 from debgcd.model.precision import pick_device
 from debgcd.options import Config
 from debgcd.progress import progress, say
+from debgcd.train.again import Before
 from debgcd.train.decide import decide, decide_k, run_backbone
-from debgcd.train.finish import evaluate, unlabelled, write_evaluation
+from debgcd.train.finish import evaluate, reviewed, unlabelled, write_evaluation
 from debgcd.train.loop import train
 from debgcd.train.quality import decides, expected, levels, told
 from debgcd.train.room import require_room
@@ -42,20 +44,21 @@ FINISHED = "finished"
 SEEN = 60.0  # seconds until a file of another machine must be seen
 
 
-def begin(manifest: Manifest, config: Config, folder: Path, verify: bool = False) -> Run:
+def begin(manifest: Manifest, config: Config, folder: Path, verify: bool = False, before: Before | None = None) -> Run:
     """Decide what is open, write the run directory (new, see `require_new` and `new_run`), train to the end.
 
     verify: hash every image, also those whose size, times and inode say that they are as they were.
+    before: the reviewed run that this one goes on from.
     """
     ranks.set_timeout(config.run.timeout)
     require_ready(manifest, config)
     if ranks.rank():
         return _follow(folder)
     with new_run(folder):
-        return _begin(manifest, config, folder, verify)
+        return _begin(manifest, config, folder, verify, before)
 
 
-def _begin(manifest: Manifest, config: Config, folder: Path, verify: bool) -> Run:
+def _begin(manifest: Manifest, config: Config, folder: Path, verify: bool, before: Before | None) -> Run:
     if verify:
         forget_contents(manifest.paths, cache_folder(config.run.cache))
     listed = manifest
@@ -71,7 +74,8 @@ def _begin(manifest: Manifest, config: Config, folder: Path, verify: bool) -> Ru
     config, backbone = decide(asked, manifest)
     require_room(config, manifest, backbone, folder)
     _tell_quality(asked, config, backbone, manifest)
-    return _lead(create_run(folder, config, manifest, _contents(manifest, config)), backbone)
+    known = None if before is None else before.to_json(manifest)
+    return _lead(create_run(folder, config, manifest, _contents(manifest, config), known), backbone)
 
 
 def _tell_quality(asked: Config, config: Config, backbone: Backbone, manifest: Manifest) -> None:
@@ -154,7 +158,8 @@ def measure(folder: Path) -> dict[str, object]:
     """`debgcd evaluate RUN`: the run's final model against the truth in its manifest, also into evaluation.json."""
     run = finished_run(folder)
     setup = open_setup(run, run.manifest, cache_folder(run.config.run.cache))
-    return write_evaluation(run, evaluate(run, setup, unlabelled(setup)), setup.method.sizes.k)
+    scores = evaluate(run, setup, unlabelled(setup)) | reviewed(run)
+    return write_evaluation(run, scores, setup.method.sizes.k)
 
 
 def finished_run(folder: Path) -> Run:
@@ -163,6 +168,7 @@ def finished_run(folder: Path) -> Run:
     ranks.set_timeout(run.config.run.timeout)
     if not run.finished:
         raise UsageError(f"the run in {folder} has not finished; first: debgcd resume {folder}")
+    carry(folder)
     return run
 
 

@@ -1,0 +1,75 @@
+"""`debgcd name`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from debgcd.commands.options import Subparsers, add_command
+from debgcd.errors import UsageError
+from debgcd.progress import escaped
+
+if TYPE_CHECKING:
+    from debgcd.inference.review import Review
+
+
+def add(subparsers: Subparsers) -> None:
+    """Add the command and its options."""
+    parser = add_command(
+        subparsers,
+        "name",
+        name,
+        "give categories of a run a name, or merge them under one",
+        "debgcd name runs/photos new-03=lynx new-04+new-07=fox\n  debgcd name runs/photos new-05+oak=      into a known class",
+    )
+    parser.add_argument("run", type=Path, metavar="RUN")
+    parser.add_argument(
+        "names",
+        nargs="+",
+        metavar="CATEGORY[+CATEGORY...]=NAME",
+        help="a category by its id or present name; of several, the first lives on, or the known class among them; "
+        "without a NAME after =, one loses its name and several keep that of the one that lives on",
+    )
+
+
+def name(options: argparse.Namespace) -> None:
+    """`debgcd name`: all or nothing, by the same log as the review."""
+    from debgcd.inference.decisions import LOG, Log
+
+    with Log(options.run) as log:
+        trial = log.trial()
+        acts: list[dict[str, Any]] = []
+        for number, text in enumerate(options.names):
+            for act in _acts(trial, text):
+                try:
+                    trial.apply({**act, "id": f"{number} {len(acts)}"})
+                except UsageError as error:
+                    raise UsageError(f"{text!r}: {error}; nothing was changed") from error
+                acts.append(act)
+        for act in acts:
+            log.act(act)
+        touched = dict.fromkeys(
+            log.review.living(id).id for act in acts for id in act.get("categories", [act.get("category")])
+        )
+        for id in touched:
+            one = log.review.categories[id]
+            print(f"{escaped(id)}: {escaped(one.name)}, {one.images} images")
+    print(f"written to {escaped(options.run / LOG)}; undo in debgcd review, or train again with debgcd train --from")
+
+
+def _acts(review: Review, text: str) -> list[dict[str, Any]]:
+    """The acts that an argument stands for."""
+    from debgcd.inference.categories import find
+    from debgcd.inference.decisions import outcome
+
+    left, equals, name = text.rpartition("=")
+    if not equals or not left:
+        raise UsageError(f"{text!r} is not of the form CATEGORY=NAME, e.g. new-03=lynx or new-04+new-07=fox")
+    found = outcome(review)
+    whole = left in review.categories or any(one.name == left for one in review.categories.values())
+    ids = [find(found, part.strip()) for part in ([left] if whole else left.split("+"))]  # a name may have a plus
+    into = next((id for id in ids if review.categories[id].known), ids[0])
+    merge = {"act": "merge", "categories": [id for id in ids if id != into], "into": into}
+    named = {"act": "name", "category": into, "name": name}
+    return ([merge] if len(set(ids)) > 1 else []) + ([named] if name.strip() or len(ids) == 1 else [])
