@@ -53,7 +53,7 @@ def report(options: argparse.Namespace) -> None:
     """`debgcd report`."""
     from debgcd.machine import cache_folder
     from debgcd.report.page import write_report
-    from debgcd.train.start import finished_run
+    from debgcd.train.run import finished_run
 
     if options.beside is not None and options.figure is None:
         raise UsageError("--beside needs --figure NAME: only figures compare two runs")
@@ -100,7 +100,7 @@ def _tell(out: Path) -> None:
 
 def _figure(options: argparse.Namespace, run: Run, cache: Path) -> None:
     from debgcd.report.plots import SUFFIXES, draw, write_figure
-    from debgcd.train.start import finished_run
+    from debgcd.train.run import finished_run
 
     if options.out is None:
         places = [run.folder / "figures" / f"{options.figure}{suffix}" for suffix in SUFFIXES]

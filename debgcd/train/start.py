@@ -36,7 +36,7 @@ from debgcd.train.finish import evaluate, reviewed, unlabelled, write_evaluation
 from debgcd.train.loop import train
 from debgcd.train.quality import decides, expected, levels, told
 from debgcd.train.room import require_room
-from debgcd.train.run import Run, new_run, open_run, require_same_images
+from debgcd.train.run import Run, finished_run, new_run, open_run, require_same_images
 from debgcd.train.run import create as create_run
 from debgcd.train.setup import Setup, centre_tokens, open_tokens, prepare
 
@@ -160,16 +160,6 @@ def measure(folder: Path) -> dict[str, object]:
     setup = open_setup(run, run.manifest, cache_folder(run.config.run.cache))
     scores = evaluate(run, setup, unlabelled(setup)) | reviewed(run)
     return write_evaluation(run, scores, setup.method.sizes.k)
-
-
-def finished_run(folder: Path) -> Run:
-    """The run in a folder, refused unless it has finished."""
-    run = open_run(folder)
-    ranks.set_timeout(run.config.run.timeout)
-    if not run.finished:
-        raise UsageError(f"the run in {folder} has not finished; first: debgcd resume {folder}")
-    carry(folder)
-    return run
 
 
 def open_setup(run: Run, manifest: Manifest, cache: Path) -> Setup:
