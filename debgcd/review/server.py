@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from debgcd.errors import DataError, UsageError
-from debgcd.report.page import TEMPLATES as REPORT
 from debgcd.review.desk import Desk
 from debgcd.review.guard import HOST, App, Guard
 from debgcd.review.pictures import Pictures
 
 TEMPLATES = Path(__file__).parent / "templates"
+REPORT = Path(__file__).parents[1] / "report" / "templates"  # colours, controls and small helpers are shared
 FILES = {
     "review.html": (TEMPLATES, "text/html"),
     "icon.svg": (TEMPLATES, "image/svg+xml"),

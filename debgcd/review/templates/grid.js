@@ -3,8 +3,8 @@
 // what a tile and a header look like, and what a click means, is told to `Grid` as functions.
 
 class Grid {
-  // on.tile(item): an element for one image; on.header(section): one for a section's first row; on.pin(section): the section
-  // at the top; on.pick(item, how): how is "one", "more", "range" or "open"; on.box(items, how): "one" or "more"
+  // on.tile(item): an element for one image; on.header(section): one for a section's first row; on.pin(section): the section at the
+  // top whose header is out of sight, or null; on.pick(item, how): how is "one", "more", "range" or "open"; on.box(items, how): "one" or "more"
   constructor(scroller, rows, on) {
     Object.assign(this, { scroller, rows, on, size: 128, gap: 6, headerHeight: 68, columns: 1, tile: 128 });
     this.sections = [];
@@ -91,8 +91,8 @@ class Grid {
       fresh.append(element);
     }
     if (fresh.childNodes.length) this.rows.append(fresh);
-    const section = this.of[this.rowAt(top)];
-    if (section !== this.pinned) { this.pinned = section; this.on.pin(this.sections[section]); }
+    const row = this.rowAt(top + this.headerHeight / 2), s = this.of[row], section = row === this.starts[s] ? null : s;
+    if (section !== this.pinned) { this.pinned = section; this.on.pin(section === null ? null : this.sections[section]); }
     // what flies past is not loaded
     const now = performance.now(), speed = Math.abs(top - this.last.top) / Math.max(1, now - this.last.at);
     this.last = { top, at: now };

@@ -205,7 +205,7 @@ const grid = new Grid(by("grid"), by("rows"), {
     return make("div", { class: `headline s${done}`, role: "gridcell" },
       make("div", { class: "titles" },
         make("strong", {}, mark(one), " ", one.name), one.name === one.id ? null : make("small", { class: "id" }, one.known ? "" : one.id),
-        make("small", {}, `${one.known ? "known class" : "new category"} · ${plural(state.members[c].length, "image", "images")} · `, make("span", { class: "chip" }, WORDS[done]))),
+        make("small", {}, `${plural(state.members[c].length, "image", "images")} · `, make("span", { class: "chip" }, WORDS[done]), ` · ${one.known ? "known class" : "new category"}`)),
       make("div", { class: "examples", "aria-hidden": "true" }, ...(examples[one.id] || []).map((image) => make("img", { alt: "", "data-src": thumb(image), title: `labelled: ${one.id}`, width: 44, height: 44 }))),
       make("div", { class: "group" }, button("Select", () => select(section.items, "one"), "select all of"), button("Name", acts.name.work, "name"), button("✓", acts.accept.work, "accept"), button("✕", acts.reject.work, "reject")));
   },
@@ -389,6 +389,7 @@ function judge(act, word) {
 async function likeThis() {
   const found = picked();
   if (!found) return;
+  if (!state.features) { toast(state.note, true); return; }
   try {
     const answer = await ask("/api/like", { images: found.images });
     state.like = { images: answer.images, similarity: answer.similarity, cut: Math.min(answer.alike, answer.similarity[Math.min(answer.images.length, found.images.length + 1) - 1]) };
@@ -535,6 +536,11 @@ function split(found) {
     number.textContent = slider.value;
     parts = null;
     go.disabled = true;
+    if (!state.features) { // not yet, or never: the note says which
+      place.replaceChildren(make("p", { class: "warn" }, state.note));
+      setTimeout(() => { if (dialog.open && mine === asked) draw(); }, 500);
+      return;
+    }
     try {
       const answer = await ask("/api/split", { images: found.images, parts: Number(slider.value) });
       if (mine !== asked) return;
