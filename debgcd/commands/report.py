@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from debgcd.commands.options import Subparsers, add_cache, add_command
-from debgcd.commands.output import add_force, require_free
+from debgcd.commands.output import add_force, open_page, require_free
 from debgcd.errors import DebgcdError, UsageError
 from debgcd.progress import escaped, say
 
@@ -89,13 +88,9 @@ def _own(out: Path, run: Run) -> bool:
 
 
 def _tell(out: Path) -> None:
-    """Print where the report is; open it where somebody sits before a screen."""
+    """Print where the report is, and show it."""
     print(f"report: {escaped(out)}")
-    screen = sys.platform in ("darwin", "win32") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
-    if screen and sys.stdout.isatty():
-        import webbrowser
-
-        webbrowser.open(out.resolve().as_uri())
+    open_page(out.resolve().as_uri())
 
 
 def _figure(options: argparse.Namespace, run: Run, cache: Path) -> None:

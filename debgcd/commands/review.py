@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
-import sys
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from debgcd.commands.options import Subparsers, add_cache, add_command
-from debgcd.errors import UsageError
+from debgcd.commands.output import open_page
 from debgcd.progress import say
 
 if TYPE_CHECKING:
@@ -28,7 +26,9 @@ def add(subparsers: Subparsers) -> None:
         "debgcd review runs/photos\n  debgcd review runs/photos --apply colleague.jsonl",
     )
     parser.add_argument("run", type=Path, metavar="RUN")
-    parser.add_argument("--port", type=int, default=0, metavar="N", help="port of 127.0.0.1 (default: any that is free)")
+    parser.add_argument(
+        "--port", type=int, default=0, metavar="N", help="port of 127.0.0.1 (default: any that is free)"
+    )
     parser.add_argument("--no-browser", action="store_true", help="only print the URL")
     parser.add_argument(
         "--apply", type=Path, metavar="FILE", help="add the acts of another decisions.jsonl to this one, and end"
@@ -73,13 +73,8 @@ def _page(options: argparse.Namespace, run: Run, log: Log) -> None:
             guard = build(desk, pictures, port)
             url = f"http://{HOST}:{port}/?token={guard.token}"
             print(url, flush=True)
-            screen = (
-                sys.platform in ("darwin", "win32") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
-            )
-            if screen and not options.no_browser:
-                import webbrowser
-
-                webbrowser.open(url)
+            if not options.no_browser:
+                open_page(url)
             try:
                 serve(guard, place)
             except KeyboardInterrupt:  # the way to end it

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from debgcd.data.crop import Picture
 from debgcd.errors import DataError, UsageError
 from debgcd.files import csv_field
-from debgcd.inference.decisions import ACCEPTED, LOG, OPEN, REJECTED, Line, Log, read_log
+from debgcd.inference.acts import ACCEPTED, OPEN, REJECTED, Line
+from debgcd.inference.decisions import LOG, Log, read_log
 from debgcd.review.similar import Similar
 from debgcd.train.run import Run, read_digests
 
@@ -39,7 +40,9 @@ class Desk:
         training = {str(path): i for i, path in enumerate(run.manifest.training_paths)}
         missing = [image for image in log.review.images if image not in training]
         if missing:
-            raise DataError(f"{run.predictions} has {missing[0]}, which manifest.csv has not; restore them or train again")
+            raise DataError(
+                f"{run.predictions} has {missing[0]}, which manifest.csv has not; restore them or train again"
+            )
         shown = [training[image] for image in log.review.images]
         count = len(shown)
         self._examples: dict[str, list[int]] = {}  # of each known class, by its id
@@ -50,7 +53,9 @@ class Desk:
             shown += some
         self._training = np.array(shown, np.int64)
         # acts that were one for the reviewer, such as "move to a new category" and "name it": undone and redone together
-        self._with = {line["id"]: line["with"] for line in read_log(run.folder / LOG)[0] if isinstance(line.get("with"), str)}
+        self._with = {
+            line["id"]: line["with"] for line in read_log(run.folder / LOG)[0] if isinstance(line.get("with"), str)
+        }
         self._ids: list[str] = []
         self._category, self._status = self._now()
         self._changed = np.zeros(count, np.int64)  # the version at which each image last changed
@@ -66,13 +71,15 @@ class Desk:
     def about(self) -> dict[str, Any]:
         """What never changes: the run's name, and what its model said of each image, one list per column."""
         manifest = self._run.manifest
-        columns: dict[str, list[int | None]] = {"confidence": [], "novelty": [], "lead": []}
+        columns: dict[str, list[int | None]] = {"confidence": [], "novelty": [], "lead": [], "second": []}
+        number = {id: i for i, id in enumerate(self._ids)}
         with open(self._run.predictions, encoding="utf-8", newline="") as file:
             for row in csv.DictReader(file):
                 first, second = float(row["top1_p"]), float(row["top2_p"] or 0)
                 columns["confidence"].append(round(1000 * float(row["confidence"])))
                 columns["lead"].append(round(1000 * (first - second)))
-                columns["novelty"].append(None if row["novelty"] == "" else round(1000 * float(csv_field(row["novelty"]))))
+                columns["novelty"].append(None if row["novelty"] == "" else round(1000 * float(row["novelty"])))
+                columns["second"].append(number.get(csv_field(row["top2_id"])))
         paths = [str(manifest.training_paths[i]) for i in self._training]
         base = os.path.commonpath([os.path.dirname(path) for path in paths])
         key = hashlib.sha256(f"{self._run.folder.resolve()} {read_digests(self._run)}".encode()).hexdigest()[:12]
@@ -94,8 +101,13 @@ class Desk:
         with self._lock:
             first, *further = self._lines(asked)
             begun = self._log.act(first)["id"]
-            for line in further:
-                self._with[self._log.act({**line, "with": begun})["id"]] = begun
+            try:
+                for line in further:
+                    self._with[self._log.act({**line, "with": begun})["id"]] = begun
+            except UsageError:  # half of it would not be what was asked for
+                self._log.undo()
+                self._done(asked)
+                raise
             return self._done(asked)
 
     def undo(self, asked: Asked) -> dict[str, Any]:
@@ -155,7 +167,9 @@ class Desk:
         self._ids += [id for id in review.categories if id not in set(self._ids)]  # a number keeps its meaning
         number = {id: i for i, id in enumerate(self._ids)}
         category = np.fromiter(map(number.__getitem__, review.category.values()), np.int64, len(review.images))
-        of = np.array([STATUS.index(review.categories[id].status) if id in review.categories else 0 for id in self._ids])
+        of = np.array(
+            [STATUS.index(review.categories[id].status) if id in review.categories else 0 for id in self._ids]
+        )
         status = of[category]
         for i, image in enumerate(review.images) if review.mark else ():
             if image in review.mark and status[i] != STATUS.index(REJECTED):

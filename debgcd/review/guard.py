@@ -8,12 +8,14 @@ from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import parse_qs
 
-Scope = Message = MutableMapping[str, Any]
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 HOST = "127.0.0.1"
+BODY = "debgcd.body"  # where the app finds the body in the scope
 LARGEST = 1_000_000  # bytes of a body
 DRAINED = 64 * LARGEST  # read and thrown away before the answer: a client that is still sending would not see it
 HEADERS = {
@@ -63,10 +65,7 @@ class Guard:
         if body is None:
             await _answer(send, 413, f"more than {LARGEST // 1_000_000} MB; send less at a time")
             return
-        unread = [{"type": "http.request", "body": body}]
-
-        async def again() -> Message:
-            return unread.pop() if unread else await receive()
+        scope[BODY] = body
 
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -76,7 +75,7 @@ class Guard:
                     message["headers"].append((b"set-cookie", cookie.encode()))
             await send(message)
 
-        await self._app(scope, again, with_headers)
+        await self._app(scope, receive, with_headers)
 
     def _brings_token(self, scope: Scope) -> bool:
         given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]

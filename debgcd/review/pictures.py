@@ -57,8 +57,11 @@ class Workers:
         raise AssertionError("unreachable")
 
     def close(self) -> None:
-        """End the workers; what they have begun is not waited for."""
+        """End the workers, also those that are at work: at its exit Python would wait for them."""
+        workers = list((self._pool._processes or {}).values())
         self._pool.shutdown(wait=False, cancel_futures=True)
+        for worker in workers:
+            worker.terminate()
 
 
 class Pictures:

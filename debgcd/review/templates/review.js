@@ -74,7 +74,6 @@ function take(changes) {
       const here = state.cursor === null ? -1 : state.order.indexOf(state.category[state.cursor]);
       state.order.splice(here + 1, 0, c);
     }
-    if (changes.problems.length) toast(`Some acts of the log do not apply: ${changes.problems.join("; ")}`, true);
     arrange();
   }
   if (became && by("order").value === "similarity") orderBySimilarity();
@@ -196,7 +195,7 @@ const grid = new Grid(by("grid"), by("rows"), {
     return make("div", {
       class: `cell s${status[image]}${image === state.cursor ? " here" : ""}`, role: "gridcell", id: `image-${image}`, "data-image": image,
       "aria-selected": selected.has(image), "aria-label": said.join(", "), "aria-colindex": column + 1, title: about.path[image],
-    }, picture, make("span", { class: "lead", "aria-hidden": "true" }), status[image] ? make("span", { class: "badge", "aria-hidden": "true" }, ["", "✓", "✕"][status[image]]) : null);
+    }, picture, status[image] ? make("span", { class: "badge", "aria-hidden": "true" }, ["", "✓", "✕"][status[image]]) : null);
   },
   header(section) {
     if (section.key === "like") return likeHeader(section);
@@ -302,7 +301,7 @@ const acts = {
       if (!single(found)) { place(found, "Name"); return; }
       const [c] = found.categories, one = state.categories[c];
       choose({
-        title: `Name ${one.name}`, found, start: one.name === one.id ? "" : one.name, free: (text) => (text ? `name it “${text}”` : "take the name away"),
+        title: `Name ${one.name}`, found, start: one.name === one.id ? "" : one.name, free: (text) => (text ? `name it “${text}”` : one.name === one.id ? null : "take the name away"),
         which: (other) => other !== c && (known(other) || name(other) !== state.categories[other].id), says: one.known ? "move all to" : "merge into",
         chosen(other, text) {
           if (other === null) send("/api/act", { act: "name", category: one.id, name: text }, text ? `${one.id} is called ${text}` : `${one.id} has no name`);
@@ -425,7 +424,13 @@ function nextDoubtful() {
   select([best], "one");
   moveCursor(best, true, "centre");
   by("grid").focus({ preventScroll: true });
-  toast(`${name(state.category[best])}, but the next category is nearly as probable (lead ${percentOf(lead[best])})`);
+  toast(`${name(state.category[best])}${rival(best)}`);
+}
+
+// The category that the model found next most probable, and by how much the first one leads.
+function rival(image) {
+  const { second, lead } = state.about;
+  return second[image] === null || state.categories[second[image]].gone ? "" : ` or ${name(second[image])}? The model sees ${percentOf(lead[image])} between them`;
 }
 
 function nextCategory(way) {
@@ -474,10 +479,11 @@ for (const dialog of document.querySelectorAll("dialog")) {
   dialog.addEventListener("close", () => { dialog.replaceChildren(); by("grid").focus({ preventScroll: true }); });
 }
 
-// A category, found by typing; or a text that is none. which(c): offered; chosen(c or null, text); free(text): what a text of its own means
+// A category, found by typing; or a text that is none. which(c): offered; chosen(c or null, text);
+// free(text): what a text of its own means, null if nothing
 async function choose({ title, found, start = "", which, says, free = null, chosen }) {
   const dialog = by("chooser");
-  let order = state.order.filter((c) => !state.categories[c].gone && (state.members[c].length || known(c))).filter(which), shown = [], at = 0;
+  let order = state.order.filter((c) => !state.categories[c].gone && state.categories[c].status !== REJECTED && (state.members[c].length || known(c))).filter(which), shown = [], at = 0;
   const input = make("input", { id: "text", type: "text", role: "combobox", "aria-expanded": "true", "aria-controls": "options", "aria-autocomplete": "list", "aria-labelledby": "asks", autocomplete: "off", maxlength: 200, spellcheck: "false", placeholder: free ? "a name, or a category" : "a category" });
   const list = make("ul", { id: "options", role: "listbox", "aria-label": "categories" });
   const faces = (c) => [...(state.about.examples[state.categories[c].id] || []), ...state.members[c]].slice(0, 3);
@@ -490,7 +496,7 @@ async function choose({ title, found, start = "", which, says, free = null, chos
     if (free && exact === undefined) shown.unshift(null); // the text itself comes first: what was typed is what Enter takes
     at = Math.max(0, exact === undefined ? 0 : shown.indexOf(exact));
     list.replaceChildren(...shown.map((c, i) => make("li", { role: "option", id: `option-${i}`, "aria-selected": i === at, onclick: () => { at = i; done(); } },
-      ...(c === null ? [make("span", { class: "plus", "aria-hidden": "true" }, "+"), make("span", { class: "name" }, free(text))]
+      ...(c === null ? [make("span", { class: "plus", "aria-hidden": "true" }, "+"), make("span", { class: "name" }, free(text) ?? "type a name")]
         : [make("span", { class: "faces", "aria-hidden": "true" }, ...faces(c).map((image) => make("img", { src: thumb(image), alt: "", width: 36, height: 36 }))), make("span", { class: "name" }, make("small", {}, `${says} `), mark(state.categories[c]), " ", name(c)), make("small", { class: "count" }, state.members[c].length)]))));
     if (!shown.length) list.append(make("li", { role: "option", "aria-disabled": "true", "aria-selected": "false", class: "none" }, "no such category"));
     input.setAttribute("aria-activedescendant", `option-${at}`);
@@ -498,6 +504,7 @@ async function choose({ title, found, start = "", which, says, free = null, chos
   const done = () => {
     if (!shown.length) return;
     const text = input.value.trim(), c = shown[at];
+    if (c === null && free(text) === null) return;
     dialog.close();
     chosen(c, c === null ? text : "");
   };
@@ -573,7 +580,7 @@ function view(image) {
   const add = (term, text) => facts.append(make("dt", {}, term), make("dd", {}, text));
   add("file", about.path[image]);
   add("category", `${name(state.category[image])} (${known(state.category[image]) ? "known class" : "new category"}), ${WORDS[status[image]]}`);
-  add("model", `confidence ${percentOf(about.confidence[image])}, lead over the next category ${percentOf(about.lead[image])}`);
+  add("model", `confidence ${percentOf(about.confidence[image])}${rival(image)}`);
   if (about.novelty[image] !== null) add("novelty", percentOf(about.novelty[image]));
   const picture = make("img", { src: `/picture/${image}?${about.key}`, alt: about.path[image] });
   picture.addEventListener("error", async () => {
@@ -686,6 +693,7 @@ async function begin() {
   for (const c of changes.category) size[c]++;
   state.order = changes.categories.map((_, c) => c).sort((a, b) => changes.categories[a].known - changes.categories[b].known || size[b] - size[a] || a - b);
   take(changes);
+  if (changes.problems.length) toast(`Some acts of the log do not apply: ${changes.problems.join("; ")}`, true);
   moveCursor(grid.sections[0]?.items[0] ?? null, false);
   by("grid").focus();
   document.documentElement.dataset.ready = "yes";
