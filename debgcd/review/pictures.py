@@ -34,7 +34,7 @@ class Workers:
     """Fresh worker processes; a file that crashes a decoder costs a worker, not the server."""
 
     def __init__(self, count: int):
-        self._count, self._lock = count, threading.Lock()
+        self._count, self._lock, self._closed = count, threading.Lock(), False
         self._pool = self._fresh()
 
     def _fresh(self) -> ProcessPoolExecutor:
@@ -50,14 +50,16 @@ class Workers:
                 return pool.submit(work, *values).result()
             except BrokenProcessPool:
                 with self._lock:
+                    if last or self._closed:  # the work of others may have broken the pool, but hardly twice
+                        raise
                     if self._pool is pool:
                         self._pool = self._fresh()
-                if last:  # the work of others may have broken the pool, but hardly twice
-                    raise
         raise AssertionError("unreachable")
 
     def close(self) -> None:
         """End the workers, also those that are at work: at its exit Python would wait for them."""
+        with self._lock:
+            self._closed = True
         workers = list((self._pool._processes or {}).values())
         self._pool.shutdown(wait=False, cancel_futures=True)
         for worker in workers:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import threading
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import numpy as np
@@ -103,8 +104,11 @@ class Similar:
             self._feature = np.load(place, allow_pickle=False)[self._rows]
         except (DebgcdError, OSError, ValueError) as error:
             self.note = f"there are no features: {error}"
-        except RuntimeError:  # the server ends, or the worker was killed
+        except BrokenProcessPool:  # the server ends, or the system was short of memory
             self.note = "there are no features: the process that computed them was killed"
+        except Exception as error:
+            self.note = f"there are no features: {type(error).__name__}: {error}"
+            raise
 
 
 def compute(run: Path, cache: Path) -> Path:
@@ -133,7 +137,8 @@ def compute(run: Path, cache: Path) -> Path:
     there, found = of_readable(opened, ask)
     if not len(there):
         raise DataError("none of the images can be read")
-    axes = torch.linalg.eigh(found.T @ found).eigenvectors[:, -WIDTH:]  # not centred, so that cosines stay cosines
+    products = (found.double().T @ found.double()).numpy()  # not centred, so that cosines stay cosines
+    axes = torch.from_numpy(np.linalg.eigh(products)[1][:, -WIDTH:].copy()).float()
     rows = np.zeros((len(opened.manifest.training_rows), axes.shape[1]), np.float32)
     rows[there] = torch.nn.functional.normalize(found @ axes, dim=1).numpy()
     content = io.BytesIO()

@@ -194,7 +194,7 @@ const grid = new Grid(by("grid"), by("rows"), {
     const said = [about.path[image], `${name(state.category[image])} ${percentOf(about.confidence[image])}`, WORDS[status[image]]];
     return make("div", {
       class: `cell s${status[image]}${image === state.cursor ? " here" : ""}`, role: "gridcell", id: `image-${image}`, "data-image": image,
-      "aria-selected": selected.has(image), "aria-label": said.join(", "), "aria-colindex": column + 1, title: about.path[image],
+      "aria-selected": String(selected.has(image)), "aria-label": said.join(", "), "aria-colindex": column + 1, title: about.path[image],
     }, picture, status[image] ? make("span", { class: "badge", "aria-hidden": "true" }, ["", "✓", "✕"][status[image]]) : null);
   },
   header(section) {
@@ -495,7 +495,7 @@ async function choose({ title, found, start = "", which, says, free = null, chos
     shown = hits.slice(0, 60);
     if (free && exact === undefined) shown.unshift(null); // the text itself comes first: what was typed is what Enter takes
     at = Math.max(0, exact === undefined ? 0 : shown.indexOf(exact));
-    list.replaceChildren(...shown.map((c, i) => make("li", { role: "option", id: `option-${i}`, "aria-selected": i === at, onclick: () => { at = i; done(); } },
+    list.replaceChildren(...shown.map((c, i) => make("li", { role: "option", id: `option-${i}`, "aria-selected": String(i === at), onclick: () => { at = i; done(); } },
       ...(c === null ? [make("span", { class: "plus", "aria-hidden": "true" }, "+"), make("span", { class: "name" }, free(text) ?? "type a name")]
         : [make("span", { class: "faces", "aria-hidden": "true" }, ...faces(c).map((image) => make("img", { src: thumb(image), alt: "", width: 36, height: 36 }))), make("span", { class: "name" }, make("small", {}, `${says} `), mark(state.categories[c]), " ", name(c)), make("small", { class: "count" }, state.members[c].length)]))));
     if (!shown.length) list.append(make("li", { role: "option", "aria-disabled": "true", "aria-selected": "false", class: "none" }, "no such category"));
@@ -596,7 +596,7 @@ function view(image) {
   };
   dialog.replaceChildren(make("div", { class: "full" }, picture), facts, make("div", { class: "bar" },
     make("button", { type: "button", onclick: () => step("ArrowLeft") }, "‹ Previous"), make("button", { type: "button", onclick: () => step("ArrowRight") }, "Next ›"),
-    make("button", { type: "button", "aria-pressed": state.selected.has(image), onclick: () => { toggle(image); view(image); } }, "Select ", make("kbd", {}, "Space")),
+    make("button", { type: "button", "aria-pressed": String(state.selected.has(image)), onclick: () => { toggle(image); view(image); } }, "Select ", make("kbd", {}, "Space")),
     make("button", { type: "button", onclick: () => dialog.close() }, "Close ", make("kbd", {}, "Esc"))));
   if (!dialog.open) dialog.showModal();
 }
