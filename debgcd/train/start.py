@@ -21,7 +21,6 @@ from debgcd.data.contents import Contents, forget_contents, read_contents
 from debgcd.data.manifest import Manifest, lost_classes, require_trainable, scan, write_skipped
 from debgcd.errors import DataError, UsageError
 from debgcd.files import lock, read_json, write_text
-from debgcd.inference.decisions import carry
 from debgcd.inference.model import Model, load_model
 from debgcd.machine import cache_folder
 from debgcd.methods import METHODS, require_method, require_package

@@ -33,7 +33,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for i in range(60):
         name = f"{BAD}.png" if i == 3 else f"u{i:02d}.png"
         draw(folder / "images" / "unlabelled" / name, ("cat", "dog", "owl")[i % 3], 100 + i)
-    words = train_arguments(folder / "images", folder / "run", "--k", 4, "--epochs", 0, schedule__steps="null", heads__warm_start="true")
+    words = train_arguments(
+        folder / "images", folder / "run", "--k", 4, "--epochs", 0, schedule__steps="null", heads__warm_start="true"
+    )
     assert main(words) == 0
     return folder
 
