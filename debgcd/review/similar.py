@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from debgcd.errors import DataError, DebgcdError, UsageError
 from debgcd.files import write_bytes
 from debgcd.review.pictures import Workers
-from debgcd.train.run import IMAGES, finished_run
+from debgcd.train.run import IMAGES, Run, finished_run
 
 FOLDER = "review"
 FORMAT = 1  # raise it when the meaning of a file's bytes changes
@@ -121,11 +121,7 @@ def compute(run: Path, cache: Path) -> Path:
     from debgcd.train.start import open_setup
 
     opened = finished_run(run)
-    with open(opened.model / "model.safetensors", "rb") as file:
-        model = hashlib.file_digest(file, "sha256").hexdigest()
-    images = hashlib.sha256((opened.folder / IMAGES).read_bytes()).hexdigest()
-    key = hashlib.sha256(f"{FORMAT} {WIDTH} {model} {images}".encode()).hexdigest()[:32]
-    place = cache / FOLDER / f"{key}.npy"
+    place = feature_file(opened, cache)
     if place.is_file():
         return place
 
@@ -146,6 +142,15 @@ def compute(run: Path, cache: Path) -> Path:
     place.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(place, content.getvalue())
     return place
+
+
+def feature_file(run: Run, cache: Path) -> Path:
+    """Where the features of a run are kept, by its model and its images."""
+    with open(run.model / "model.safetensors", "rb") as file:
+        model = hashlib.file_digest(file, "sha256").hexdigest()
+    images = hashlib.sha256((run.folder / IMAGES).read_bytes()).hexdigest()
+    key = hashlib.sha256(f"{FORMAT} {WIDTH} {model} {images}".encode()).hexdigest()[:32]
+    return cache / FOLDER / f"{key}.npy"
 
 
 def cluster(feature: Features, parts: int) -> Ids:
