@@ -80,13 +80,14 @@ class Desk:
                 columns["lead"].append(round(1000 * (first - second)))
                 columns["novelty"].append(None if row["novelty"] == "" else round(1000 * float(row["novelty"])))
                 columns["second"].append(number.get(csv_field(row["top2_id"])))
-        paths = [str(manifest.training_paths[i]) for i in self._training]
+        every = manifest.training_paths
+        paths = [str(every[i]) for i in self._training]
         base = os.path.commonpath([os.path.dirname(path) for path in paths])
         key = hashlib.sha256(f"{self._run.folder.resolve()} {read_digests(self._run)}".encode()).hexdigest()[:12]
         return {
             "run": self._run.folder.resolve().name,
             "key": key,  # of the pictures: another run may have the same port
-            "path": [os.path.relpath(path, base) for path in paths],
+            "path": [path[len(base) :].lstrip(os.sep) for path in paths],
             "examples": self._examples,
             **columns,
         }

@@ -25,10 +25,18 @@ class Grid {
   // sections: [{ key, items }]. What is at the top stays there.
   set(sections) {
     this.sections = sections;
-    this.place = new Map(); // item -> [section, index]
-    sections.forEach((section, s) => section.items.forEach((item, i) => this.place.set(item, [s, i])));
+    let most = -1;
+    for (const { items } of sections) for (const item of items) if (item > most) most = item;
+    this.section = new Int32Array(most + 1).fill(-1); // item -> section, -1 where it is not shown
+    this.index = new Int32Array(most + 1);
+    sections.forEach(({ items }, s) => {
+      for (let i = 0; i < items.length; i++) { this.section[items[i]] = s; this.index[items[i]] = i; }
+    });
     this.fit(true);
   }
+
+  has(item) { return this.section[item] >= 0; }
+  find(item) { return [this.section[item], this.index[item]]; }
 
   fit(again = false) {
     const width = this.scroller.clientWidth - 2 * this.gap;
@@ -130,12 +138,12 @@ class Grid {
   }
 
   rowOf(item) {
-    const [s, i] = this.place.get(item);
+    const [s, i] = this.find(item);
     return this.starts[s] + 1 + Math.floor(i / this.columns);
   }
 
   reveal(item, how = "near") {
-    if (!this.place.has(item)) return false;
+    if (!this.has(item)) return false;
     const row = this.rowOf(item), top = this.tops[row], bottom = this.tops[row + 1];
     const view = this.scroller, pad = this.headerHeight;
     if (how === "centre") view.scrollTop = (top + bottom - view.clientHeight) / 2;
@@ -152,8 +160,8 @@ class Grid {
 
   // The image that an arrow key leads to.
   step(item, key) {
-    if (!this.place.has(item)) return this.sections.find((section) => section.items.length)?.items[0] ?? null;
-    let [s, i] = this.place.get(item);
+    if (!this.has(item)) return this.sections.find((section) => section.items.length)?.items[0] ?? null;
+    let [s, i] = this.find(item);
     const { columns, sections } = this, page = Math.max(1, Math.floor(this.scroller.clientHeight / (this.tile + this.gap)) - 1);
     const column = i % columns;
     const rows = (n) => Math.ceil(sections[n].items.length / columns);
@@ -180,13 +188,13 @@ class Grid {
 
   // All images from one to another, in the order of the grid.
   range(from, to) {
-    if (!this.place.has(from) || !this.place.has(to)) return [to];
-    let [a, b] = [this.place.get(from), this.place.get(to)];
+    if (!this.has(from) || !this.has(to)) return [to];
+    let [a, b] = [this.find(from), this.find(to)];
     if (a[0] > b[0] || (a[0] === b[0] && a[1] > b[1])) [a, b] = [b, a];
     const found = [];
     for (let s = a[0]; s <= b[0]; s++) {
       const { items } = this.sections[s];
-      found.push(...items.slice(s === a[0] ? a[1] : 0, s === b[0] ? b[1] + 1 : items.length));
+      for (let i = s === a[0] ? a[1] : 0; i < (s === b[0] ? b[1] + 1 : items.length); i++) found.push(items[i]);
     }
     return found;
   }

@@ -43,8 +43,9 @@ function send(path, body, says) {
   queue = queue.then(async () => {
     try {
       const begun = performance.now();
-      take(await ask(path, { ...body, since: state.version }));
-      document.documentElement.dataset.took = (performance.now() - begun).toFixed(1);
+      const changes = await ask(path, { ...body, since: state.version });
+      document.documentElement.dataset.took = (performance.now() - begun).toFixed(1); // for benchmarks/review_page.py
+      take(changes);
       by("saved").textContent = "saved";
       if (says) toast(says);
     } catch (error) {
@@ -63,7 +64,9 @@ function take(changes) {
   if (changes.version !== state.version) {
     state.version = changes.version;
     state.categories = changes.categories;
+    const touched = new Set();
     changes.images.forEach((image, i) => {
+      if (state.category[image] !== changes.category[i]) { touched.add(state.category[image]); touched.add(changes.category[i]); }
       state.category[image] = changes.category[i];
       state.status[image] = changes.status[i];
     });
@@ -74,7 +77,7 @@ function take(changes) {
       const here = state.cursor === null ? -1 : state.order.indexOf(state.category[state.cursor]);
       state.order.splice(here + 1, 0, c);
     }
-    arrange();
+    arrange(touched);
   }
   if (became && by("order").value === "similarity") orderBySimilarity();
 }
@@ -107,14 +110,17 @@ function value(image) {
   return -(state.similarity ? state.similarity[image] : confidence[image]);
 }
 
-function arrange() {
-  const { about, category, members } = state, count = about.confidence.length;
-  for (const list of members) list.length = 0;
-  for (let i = 0; i < count; i++) members[category[i]].push(i);
+// The images of these categories, or of all, in the chosen order.
+function arrange(touched = null) {
+  const { category, members } = state, count = category.length, chosen = members.map((_, c) => touched === null || touched.has(c));
+  members.forEach((list, c) => { if (chosen[c]) list.length = 0; });
   const keys = new Float64Array(count);
-  for (let i = 0; i < count; i++) keys[i] = value(i);
-  for (const list of members) list.sort((a, b) => keys[a] - keys[b] || a - b);
-  for (const image of state.selected) if (image >= count) state.selected.delete(image);
+  for (let i = 0; i < count; i++) {
+    if (!chosen[category[i]]) continue;
+    members[category[i]].push(i);
+    keys[i] = value(i);
+  }
+  members.forEach((list, c) => { if (chosen[c]) list.sort((a, b) => keys[a] - keys[b] || a - b); });
   drawAll();
 }
 
@@ -138,7 +144,7 @@ function drawAll() {
     const show = by("show").value, part = show === "open" || show === "rejected";
     grid.set(shownCategories().map((c) => ({ key: c, items: part ? state.members[c].filter((image) => wanted(image, show)) : state.members[c] })));
   }
-  if (state.cursor === null || !grid.place.has(state.cursor)) state.cursor = grid.sections[0]?.items[0] ?? null;
+  if (state.cursor === null || !grid.has(state.cursor)) state.cursor = grid.sections[0]?.items[0] ?? null;
   by("nothing").hidden = grid.count > 0;
   drawList();
   drawProgress();
@@ -419,7 +425,7 @@ function nextDoubtful() {
   if (best === null) { toast("Every image is reviewed"); return; }
   state.walked.add(best);
   state.like = null;
-  if (!grid.place.has(best)) { by("show").value = "all"; by("find").value = ""; }
+  if (!grid.has(best)) { by("show").value = "all"; by("find").value = ""; }
   drawAll();
   select([best], "one");
   moveCursor(best, true, "centre");
@@ -632,7 +638,7 @@ function cycle() {
 }
 const keys = {
   d: nextDoubtful, u: undo, U: redo, j: () => nextCategory(1), J: () => nextCategory(-1), o: cycle, "?": sheet, "+": () => zoom(1.25), "=": () => zoom(1.25), "-": () => zoom(0.8),
-  "/": () => { if (!by("menu").hidden) openMenu(); by("find").focus(); by("find").select(); }, "*": () => select(grid.sections.find((s) => s.items.includes(state.cursor))?.items ?? [], "one"), Escape: escape,
+  "/": () => { if (!by("menu").hidden) openMenu(); by("find").focus(); by("find").select(); }, "*": () => { if (state.cursor !== null) select(grid.sections[grid.find(state.cursor)[0]].items, "one"); }, Escape: escape,
   Enter: () => { if (state.cursor !== null) view(state.cursor); }, " ": () => { if (state.cursor !== null) { toggle(state.cursor); state.anchor = state.cursor; } },
   ...Object.fromEntries(Object.values(acts).map((act) => [act.key, act.work])),
 };
@@ -685,7 +691,7 @@ async function begin() {
   document.title = `${facts.run} – debgcd review`;
   by("title").textContent = facts.run;
   const count = facts.confidence.length;
-  state.category = new Int32Array(count);
+  state.category = new Int32Array(count).fill(-1); // nowhere yet
   state.status = new Uint8Array(count);
   state.members = changes.categories.map(() => []);
   if (!facts.novelty.some((one) => one !== null)) by("order").querySelector("[value=novelty]").remove();
