@@ -36,6 +36,8 @@ class Workers:
     def __init__(self, count: int):
         self._count, self._lock, self._closed = count, threading.Lock(), False
         self._pool = self._fresh()
+        for _ in range(count):
+            self._pool.submit(ready)  # a process takes seconds to start: not when the first image is waited for
 
     def _fresh(self) -> ProcessPoolExecutor:
         method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
@@ -64,6 +66,10 @@ class Workers:
         self._pool.shutdown(wait=False, cancel_futures=True)
         for worker in workers:
             worker.terminate()
+
+
+def ready() -> None:
+    """What a worker does first: it has imported this module."""
 
 
 class Pictures:
