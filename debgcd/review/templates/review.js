@@ -450,6 +450,7 @@ async function orderBySimilarity() {
   try {
     state.similarity = (await ask("/api/similarity")).similarity;
     arrange();
+    if (!by("grid").scrollTop && !state.selected.size) moveCursor(grid.sections[0]?.items[0], false); // nothing was begun yet
   } catch (error) { toast(error.message, true); }
 }
 
@@ -482,7 +483,11 @@ function toast(text, bad = false) {
 
 for (const dialog of document.querySelectorAll("dialog")) {
   dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
-  dialog.addEventListener("close", () => { dialog.replaceChildren(); by("grid").focus({ preventScroll: true }); });
+  dialog.addEventListener("close", () => { // comes late: by now it may be open again, or the next key may have moved the focus
+    if (dialog.open) return;
+    dialog.replaceChildren();
+    if (document.activeElement === document.body) by("grid").focus({ preventScroll: true });
+  });
 }
 
 // A category, found by typing; or a text that is none. which(c): offered; chosen(c or null, text);
