@@ -29,6 +29,7 @@ from debgcd.commands import (
     predict,
     report,
     reproduce,
+    review,
     train,
 )
 from debgcd.errors import DataError, DebgcdError, UsageError
@@ -46,6 +47,7 @@ examples:
   debgcd evaluate runs/photos                     accuracy on images whose true class is known
   debgcd predict runs/photos more/ -o out.csv     assign new images to the categories
   debgcd report runs/photos                       the run's report again: a page to look at and to send
+  debgcd review runs/photos                       look through it in a page: select, name, merge, split, undo
   debgcd name runs/photos new-03=lynx              names for categories; new-04+new-07=fox merges two
   debgcd train --from runs/photos -o runs/again   train again with these names as labels
   debgcd export runs/photos --to folders -o out/  the images in folders by category; also csv, coco, onnx, ...
@@ -228,7 +230,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"debgcd {__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND")
     for command in (
-        *(demo, check, fetch, config, methods, estimate_k, train, evaluate, predict, report, name, export),
+        *(demo, check, fetch, config, methods, estimate_k, train, evaluate, predict, report, review, name, export),
         *(reproduce, bench),
     ):
         command.add(subparsers)

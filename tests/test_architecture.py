@@ -30,6 +30,7 @@ ROOMS = [
     {"check", "estimate", "discoverer"},
     {"figures"},
     {"report"},
+    {"review"},
     {"export"},
     {"demo"},
     {"bench"},
@@ -178,7 +179,7 @@ def test_what_must_be_quick_does_not_import_torch(statement: str) -> None:
 
 def test_no_module_imports_a_library_of_another_feature() -> None:
     """The extras are optional: each is imported only within a function."""
-    extras = {"pyarrow", "pillow_heif", "simplejpeg", "tensorboard", "onnx", "fastapi", "matplotlib"}
+    extras = {"pyarrow", "pillow_heif", "simplejpeg", "tensorboard", "onnx", "fastapi", "uvicorn", "matplotlib"}
     for module, tree in TREES.items():
         top_level = ast.Module([node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))], [])
         assert not {name.split(".")[0] for name in imported(top_level)} & extras, module

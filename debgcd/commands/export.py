@@ -44,7 +44,7 @@ def export(options: argparse.Namespace) -> None:
     """`debgcd export`."""
     from debgcd.export import annotations, folders, onnx, tables
     from debgcd.machine import cache_folder
-    from debgcd.train.start import finished_run
+    from debgcd.train.run import finished_run
 
     run = finished_run(options.run)
     out: Path = options.out

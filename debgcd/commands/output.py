@@ -1,9 +1,10 @@
-"""Output files that the user names: what a command may write, and what it never replaces."""
+"""Output: which files a command may write and what it never replaces; pages to look at."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -63,3 +64,12 @@ def _image_below(place: Path, folder: Path) -> bool:
     from debgcd.data.sources import IMAGE_SUFFIXES
 
     return place.suffix.lower() in IMAGE_SUFFIXES and folder.is_dir() and place.is_relative_to(os.path.realpath(folder))
+
+
+def open_page(url: str) -> None:
+    """Open a page in the browser where somebody sits before a screen."""
+    screen = sys.platform in ("darwin", "win32") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    if screen and sys.stdout.isatty():
+        import webbrowser
+
+        webbrowser.open(url)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from debgcd.commands.options import Subparsers, add_cache, add_command
-from debgcd.commands.output import add_force, require_free
+from debgcd.commands.output import add_force, open_page, require_free
 from debgcd.errors import DebgcdError, UsageError
 from debgcd.progress import escaped, say
 
@@ -53,7 +52,7 @@ def report(options: argparse.Namespace) -> None:
     """`debgcd report`."""
     from debgcd.machine import cache_folder
     from debgcd.report.page import write_report
-    from debgcd.train.start import finished_run
+    from debgcd.train.run import finished_run
 
     if options.beside is not None and options.figure is None:
         raise UsageError("--beside needs --figure NAME: only figures compare two runs")
@@ -89,18 +88,14 @@ def _own(out: Path, run: Run) -> bool:
 
 
 def _tell(out: Path) -> None:
-    """Print where the report is; open it where somebody sits before a screen."""
+    """Print where the report is, and show it."""
     print(f"report: {escaped(out)}")
-    screen = sys.platform in ("darwin", "win32") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
-    if screen and sys.stdout.isatty():
-        import webbrowser
-
-        webbrowser.open(out.resolve().as_uri())
+    open_page(out.resolve().as_uri())
 
 
 def _figure(options: argparse.Namespace, run: Run, cache: Path) -> None:
     from debgcd.report.plots import SUFFIXES, draw, write_figure
-    from debgcd.train.start import finished_run
+    from debgcd.train.run import finished_run
 
     if options.out is None:
         places = [run.folder / "figures" / f"{options.figure}{suffix}" for suffix in SUFFIXES]

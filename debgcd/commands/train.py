@@ -95,7 +95,7 @@ def _reviewed(options: argparse.Namespace) -> tuple[Source, Before, Config]:
     """The images of a reviewed run, what is known of it, and the configuration to go on with: its own."""
     from debgcd.data.manifest import read_manifest
     from debgcd.train.again import again_config, reviewed_images
-    from debgcd.train.start import finished_run
+    from debgcd.train.run import finished_run
 
     for name in ("benchmark", "root", "split", "start", "preset", "quality", "backbone"):
         if getattr(options, name) is not None:

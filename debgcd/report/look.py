@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -28,6 +30,7 @@ from debgcd.train.run import Run
 from debgcd.train.start import open_setup
 
 RESTARTS = 3  # of the second clustering
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -73,13 +76,7 @@ def look(run: Run, cache: Path) -> Look:
     rows = {i: by_path[str(paths[i])] for i in np.flatnonzero(label < 0).tolist()}
     category = label.copy()
     category[list(rows)] = [int(row["category"]) for row in rows.values()]
-    there = np.flatnonzero([os.path.isfile(path) for path in paths])
-    try:
-        feature, others, other_view = _ask(run, there, cache)
-    except DataError:  # an image was damaged since the run; which one, only a look at each can tell
-        usable = set(scan(run.manifest.select(run.manifest.training_rows[there])).paths)
-        there = np.flatnonzero([path in usable for path in paths])
-        feature, others, other_view = _ask(run, there, cache)
+    there, (feature, others, other_view) = of_readable(run, lambda there: _ask(run, there, cache))
     k, free = len(categories), label[there] < 0
     means = category_means(feature.numpy(), category[there], k)
     evidence = Evidence(
@@ -101,6 +98,18 @@ def _living(every: list[Category]) -> tuple[list[Category], Ids]:
     place = {one.category: i for i, one in enumerate(categories)}
     numbered = [replace(one, category=i) for i, one in enumerate(categories)]
     return numbered, np.array([place[now] for now in living(every)])
+
+
+def of_readable(run: Run, ask: Callable[[Ids], Found]) -> tuple[Ids, Found]:
+    """The numbers of the training images that can be read, and what `ask` says of these."""
+    paths = run.manifest.training_paths
+    there = np.flatnonzero([os.path.isfile(path) for path in paths])
+    try:
+        return there, ask(there)
+    except DataError:  # an image was damaged since the run; which one, only a look at each can tell
+        usable = set(scan(run.manifest.select(run.manifest.training_rows[there])).paths)
+        there = np.flatnonzero([path in usable for path in paths])
+        return there, ask(there)
 
 
 @torch.no_grad()

@@ -20,7 +20,6 @@ from debgcd.machine import cores
 from debgcd.progress import Report
 
 SIDE, QUALITY = 80, 55  # pixels; of WebP. About 1.5 kB per photograph
-FILE = f"thumbnails-{SIDE}-{QUALITY}.sqlite"
 CHUNK = 256  # images between two writes to the cache
 PRINT = 8  # side of a fingerprint
 
@@ -31,20 +30,20 @@ def thumbnails(paths: Sequence[Picture], cache: Path, report: Report | None = No
     """A square WebP per image, cut from its centre; the reason instead where an image cannot be read."""
     found: list[Thumbnail] = []
     with (
-        closing(_open(cache)) as table,
+        closing(open_cache(cache, SIDE)) as table,
         ThreadPoolExecutor(cores()) as pool,
     ):  # decoding and encoding free the interpreter
         for start in range(0, len(paths), CHUNK):
             some = paths[start : start + CHUNK]
-            stamps = [_stamp(path) for path in some]
-            kept = [_kept(table, path, stamp) for path, stamp in zip(some, stamps, strict=True)]
-            missing = [i for i, old in enumerate(kept) if old is None]
-            made = dict(zip(missing, pool.map(_make, [some[i] for i in missing]), strict=True))
-            _keep(
+            stamps = [stamp(path) for path in some]
+            old = [kept(table, path, when) for path, when in zip(some, stamps, strict=True)]
+            missing = [i for i, one in enumerate(old) if one is None]
+            made = dict(zip(missing, pool.map(make, [some[i] for i in missing]), strict=True))
+            keep(
                 table,
                 [(os.fsencode(str(some[i])), stamps[i], new) for i, new in made.items() if isinstance(new, bytes)],
             )
-            found += [made[i] if old is None else old for i, old in enumerate(kept)]
+            found += [made[i] if one is None else one for i, one in enumerate(old)]
             if report is not None:
                 report(len(found), len(paths))
     return found
@@ -64,21 +63,22 @@ def fingerprints(thumbnails: Sequence[Thumbnail]) -> NDArray[np.float32]:
     return prints
 
 
-def _make(path: Picture) -> Thumbnail:
+def make(path: Picture, size: int = SIDE) -> Thumbnail:
+    """One thumbnail of size × size pixels."""
     try:
-        image = Image.fromarray(decode(path, SIDE))
+        image = Image.fromarray(decode(path, size))
     except Unusable as error:
         return str(error)
     side = min(image.size)
     left, top = (image.width - side) // 2, (image.height - side) // 2
     box = (left, top, left + side, top + side)
-    smooth = Image.Resampling.NEAREST if side < SIDE // 2 else Image.Resampling.BICUBIC
+    smooth = Image.Resampling.NEAREST if side < size // 2 else Image.Resampling.BICUBIC
     content = io.BytesIO()
-    image.resize((SIDE, SIDE), smooth, box).save(content, "WEBP", quality=QUALITY, method=2)
+    image.resize((size, size), smooth, box).save(content, "WEBP", quality=QUALITY, method=2)
     return content.getvalue()
 
 
-def _stamp(path: Picture) -> str:
+def stamp(path: Picture) -> str:
     """Changes when the file does; empty where there is none."""
     try:
         found = os.stat(path)
@@ -87,28 +87,33 @@ def _stamp(path: Picture) -> str:
     return f"{found.st_size} {found.st_mtime_ns}"
 
 
-def _open(cache: Path) -> sqlite3.Connection:
-    """The cache; one in memory where that cannot be had, because it only saves time."""
+def open_cache(cache: Path, size: int) -> sqlite3.Connection:
+    """The file of all thumbnails of this size; in memory where that cannot be had, because it only saves time.
+
+    Several threads may use it, one at a time.
+    """
     create = "CREATE TABLE IF NOT EXISTS thumbnails (path BLOB PRIMARY KEY, stamp TEXT, webp BLOB) WITHOUT ROWID"
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        table = sqlite3.connect(cache / FILE, timeout=60)
+        table = sqlite3.connect(cache / f"thumbnails-{size}-{QUALITY}.sqlite", timeout=60, check_same_thread=False)
         table.execute(create)
     except (sqlite3.Error, OSError):
-        table = sqlite3.connect(":memory:")
+        table = sqlite3.connect(":memory:", check_same_thread=False)
         table.execute(create)
     return table
 
 
-def _kept(table: sqlite3.Connection, path: Picture, stamp: str) -> bytes | None:
+def kept(table: sqlite3.Connection, path: Picture, when: str) -> bytes | None:
+    """The thumbnail of a file with this `stamp`, if there is one."""
     with suppress(sqlite3.Error):
         question = "SELECT webp FROM thumbnails WHERE path = ? AND stamp = ?"
-        row = table.execute(question, (os.fsencode(str(path)), stamp)).fetchone()
+        row = table.execute(question, (os.fsencode(str(path)), when)).fetchone()
         if row and isinstance(row[0], bytes) and row[0][8:12] == b"WEBP":
             return row[0]
     return None
 
 
-def _keep(table: sqlite3.Connection, rows: list[tuple[bytes, str, bytes]]) -> None:
+def keep(table: sqlite3.Connection, rows: list[tuple[bytes, str, bytes]]) -> None:
+    """Keep thumbnails: path, stamp, WebP."""
     with suppress(sqlite3.Error), table:
         table.executemany("INSERT OR REPLACE INTO thumbnails VALUES (?, ?, ?)", rows)

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from debgcd import config as configuration
+from debgcd import ranks
 from debgcd.data.contents import Contents
 from debgcd.data.crop import Picture
 from debgcd.data.manifest import Manifest, read_manifest, write_manifest, write_skipped
 from debgcd.errors import DataError, UsageError
 from debgcd.files import lock, write_json, write_text
+from debgcd.inference.decisions import carry
 from debgcd.machine import environment
 from debgcd.options import Config
 
@@ -165,19 +167,34 @@ def open_run(folder: Path) -> Run:
     return Run(folder, config, read_manifest(folder / "manifest.csv"))
 
 
+def finished_run(folder: Path) -> Run:
+    """The run in a folder, refused unless it has finished."""
+    run = open_run(folder)
+    ranks.set_timeout(run.config.run.timeout)
+    if not run.finished:
+        raise UsageError(f"the run in {folder} has not finished; first: debgcd resume {folder}")
+    carry(folder)
+    return run
+
+
 def require_same_images(run: Run, contents: Contents) -> None:
     """Refuse a run whose images are not those that it began with; a file that was only touched is fine."""
+    contents.require_same(read_digests(run), run.folder / IMAGES)
+
+
+def read_digests(run: Run) -> list[str]:
+    """The sha256 of each image of the manifest, or rather of its file, when the run began."""
     place = run.folder / IMAGES
     try:
         lines = [line.partition("  ") for line in place.read_text("utf-8").split("\n")[:-1]]
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"cannot read {place} ({error}); restore it, or train in a new run directory") from error
-    if [name for _, _, name in lines] != [_one_line(path) for path in contents.paths]:
+    if [name for _, _, name in lines] != [_one_line(path) for path in run.manifest.paths]:
         raise DataError(
             f"{run.folder / 'manifest.csv'} is not what it was when the run began: {place.name} lists other images; restore "
             "it, or train in a new run directory"
         )
-    contents.require_same([sha256 for sha256, _, _ in lines], place)
+    return [sha256 for sha256, _, _ in lines]
 
 
 def _one_line(path: Picture) -> str:

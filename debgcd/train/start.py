@@ -21,7 +21,6 @@ from debgcd.data.contents import Contents, forget_contents, read_contents
 from debgcd.data.manifest import Manifest, lost_classes, require_trainable, scan, write_skipped
 from debgcd.errors import DataError, UsageError
 from debgcd.files import lock, read_json, write_text
-from debgcd.inference.decisions import carry
 from debgcd.inference.model import Model, load_model
 from debgcd.machine import cache_folder
 from debgcd.methods import METHODS, require_method, require_package
@@ -36,7 +35,7 @@ from debgcd.train.finish import evaluate, reviewed, unlabelled, write_evaluation
 from debgcd.train.loop import train
 from debgcd.train.quality import decides, expected, levels, told
 from debgcd.train.room import require_room
-from debgcd.train.run import Run, new_run, open_run, require_same_images
+from debgcd.train.run import Run, finished_run, new_run, open_run, require_same_images
 from debgcd.train.run import create as create_run
 from debgcd.train.setup import Setup, centre_tokens, open_tokens, prepare
 
@@ -160,16 +159,6 @@ def measure(folder: Path) -> dict[str, object]:
     setup = open_setup(run, run.manifest, cache_folder(run.config.run.cache))
     scores = evaluate(run, setup, unlabelled(setup)) | reviewed(run)
     return write_evaluation(run, scores, setup.method.sizes.k)
-
-
-def finished_run(folder: Path) -> Run:
-    """The run in a folder, refused unless it has finished."""
-    run = open_run(folder)
-    ranks.set_timeout(run.config.run.timeout)
-    if not run.finished:
-        raise UsageError(f"the run in {folder} has not finished; first: debgcd resume {folder}")
-    carry(folder)
-    return run
 
 
 def open_setup(run: Run, manifest: Manifest, cache: Path) -> Setup:

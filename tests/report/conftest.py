@@ -14,8 +14,7 @@ from quick import train_arguments
 
 from debgcd.cli import main
 from debgcd.report.page import write_report
-from debgcd.train.run import Run
-from debgcd.train.start import finished_run
+from debgcd.train.run import Run, finished_run
 
 
 @pytest.fixture(scope="session")

@@ -15,8 +15,7 @@ from hostile_names import BAD, CLASS, FILES
 from quick import train_arguments
 
 from debgcd.report.page import write_report
-from debgcd.train.run import Run
-from debgcd.train.start import finished_run
+from debgcd.train.run import Run, finished_run
 
 Command = Callable[..., Any]
 

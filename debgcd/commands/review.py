@@ -1,0 +1,81 @@
+"""`debgcd review`."""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from debgcd.commands.options import Subparsers, add_cache, add_command
+from debgcd.commands.output import open_page
+from debgcd.progress import say
+
+if TYPE_CHECKING:
+    from debgcd.inference.decisions import Log
+    from debgcd.train.run import Run
+
+
+def add(subparsers: Subparsers) -> None:
+    """Add the command and its options."""
+    parser = add_command(
+        subparsers,
+        "review",
+        review,
+        "look through what a run found and correct it, in a page on this machine: select, name, merge, split, undo",
+        "debgcd review runs/photos\n  debgcd review runs/photos --apply colleague.jsonl",
+    )
+    parser.add_argument("run", type=Path, metavar="RUN")
+    parser.add_argument(
+        "--port", type=int, default=0, metavar="N", help="port of 127.0.0.1 (default: any that is free)"
+    )
+    parser.add_argument("--no-browser", action="store_true", help="only print the URL")
+    parser.add_argument(
+        "--apply", type=Path, metavar="FILE", help="add the acts of another decisions.jsonl to this one, and end"
+    )
+    add_cache(parser)
+
+
+def review(options: argparse.Namespace) -> None:
+    """`debgcd review`."""
+    from debgcd.inference.decisions import Log
+    from debgcd.train.run import finished_run
+
+    run = finished_run(options.run)
+    with Log(run.folder) as log:
+        if options.apply is not None:
+            _apply(log, options.apply)
+        else:
+            _page(options, run, log)
+
+
+def _apply(log: Log, other: Path) -> None:
+    added = log.add(other)
+    failed = [(line, log.review.problems[line["id"]]) for line in added if line["id"] in log.review.problems]
+    for line, why in failed:
+        say(f"act {line['id']} does not apply: {why}")
+    print(f"{len(added)} acts added, {len(added) - len(failed)} of them apply")
+
+
+def _page(options: argparse.Namespace, run: Run, log: Log) -> None:
+    """Serve the page until it is stopped; the URL is printed as soon as it can be opened."""
+    from debgcd.machine import cache_folder
+    from debgcd.review.desk import Desk
+    from debgcd.review.guard import HOST
+    from debgcd.review.pictures import Pictures
+    from debgcd.review.server import build, listen, require_packages, serve
+
+    require_packages()
+    cache = cache_folder(options.cache or run.config.run.cache)
+    with closing(listen(options.port)) as place:
+        port = place.getsockname()[1]
+        with closing(Desk(run, log, cache)) as desk, closing(Pictures(*desk.images, cache)) as pictures:
+            guard = build(desk, pictures, port)
+            url = f"http://{HOST}:{port}/?token={guard.token}"
+            print(url, flush=True)
+            if not options.no_browser:
+                open_page(url)
+            try:
+                serve(guard, place)
+            except KeyboardInterrupt:  # the way to end it
+                say(f"the review ended; {log.review.version} acts are in {run.folder}")

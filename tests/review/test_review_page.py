@@ -1,0 +1,287 @@
+"""The whole way through a review, in Chromium: select, name, merge, split, undo, redo, reload, a second window, keys alone."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from browsers import chromium
+from hostile_names import BAD
+from served import Serve, Served
+
+if chromium() is None:
+    pytest.skip("no Chromium", allow_module_level=True)  # tests/conftest.py says how to get it
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, sync_playwright
+
+
+@pytest.fixture(scope="module")
+def server(serve: Serve) -> Served:
+    return serve()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+def opened(browser: Browser, server: Served, **settings: Any) -> Page:
+    """The page, ready and with features; a dialog, an error or a request elsewhere is noted in `bad`."""
+    tab = browser.new_page(**settings)
+    tab.set_default_timeout(60_000)  # features come from another process, which has to start
+    tab.bad = []  # type: ignore[attr-defined]
+    bad: list[str] = tab.bad  # type: ignore[attr-defined]
+    tab.on("dialog", lambda dialog: (bad.append(f"dialog {dialog.message}"), dialog.dismiss()))
+    tab.on("pageerror", lambda error: bad.append(f"error {error}"))
+    tab.on("console", lambda message: bad.append(message.text) if message.type in ("error", "warning") else None)
+    here = server.url.partition("?")[0]
+    tab.on("request", lambda request: None if request.url.startswith(here) else bad.append(request.url))
+    tab.goto(server.url)
+    tab.wait_for_selector("html[data-ready]")
+    tab.wait_for_function("() => state.features && state.similarity")
+    return tab
+
+
+@pytest.fixture
+def tab(browser: Browser, server: Served) -> Iterator[Page]:
+    """Each test begins with nothing done, because it undoes all."""
+    found = opened(browser, server, viewport={"width": 1440, "height": 900})
+    yield found
+    while found.evaluate("() => !document.getElementById('undo').disabled"):
+        found.evaluate("() => send('/api/undo', {})")
+    assert not found.bad  # type: ignore[attr-defined]
+    found.close()
+
+
+def saved(tab: Page) -> None:
+    tab.wait_for_function("() => queue.then(() => document.getElementById('saved').textContent === 'saved')")
+
+
+def counts(tab: Page) -> dict[str, int]:
+    """Images per category, by what it is called."""
+    script = "() => Object.fromEntries(shownCategories().map((c) => [name(c), state.members[c].length]))"
+    found: dict[str, int] = tab.evaluate(script)
+    return found
+
+
+def log(server: Served) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (server.run / "decisions.jsonl").read_text("utf-8").splitlines()]
+
+
+def test_the_whole_way(tab: Page, browser: Browser, server: Served, command: Callable[..., Any]) -> None:
+    assert "token" not in tab.url
+    before = counts(tab)
+    assert sum(before.values()) == 60
+    first = tab.evaluate("() => grid.sections[0].items")
+    assert len(first) > 3
+    # a box around the first two images, then one name for both
+    boxes = [tab.locator(f"#image-{first[i]}").bounding_box() for i in (0, 1)]
+    assert boxes[0] and boxes[1]
+    tab.mouse.move(boxes[0]["x"] + 4, boxes[0]["y"] - 2)
+    tab.mouse.down()
+    tab.mouse.move(boxes[1]["x"] + 30, boxes[1]["y"] + 40, steps=5)
+    tab.mouse.up()
+    assert tab.inner_text("#says").startswith("2 images selected")
+    tab.keyboard.press("n")
+    tab.keyboard.type("lynx")
+    tab.keyboard.press("Enter")
+    saved(tab)
+    assert counts(tab)["lynx"] == 2 and tab.evaluate("() => state.selected.size") == 0
+    assert [line["act"] for line in log(server)[-2:]] == ["move", "name"]
+    # a second window sees it, and its own act is seen here
+    other = opened(browser, server, viewport={"width": 900, "height": 700})
+    assert counts(other)["lynx"] == 2
+    other.evaluate("() => goTo(shownCategories().find((c) => name(c) === 'dog'))")
+    other.keyboard.press("a")
+    saved(other)
+    tab.wait_for_function("() => state.categories.some((one) => one.id === 'dog' && one.status === 1)")
+    other.close()
+    # merge the new category into a known class: names complete as one types
+    tab.evaluate("() => goTo(shownCategories().find((c) => name(c) === 'lynx'))")
+    tab.keyboard.press("m")
+    tab.keyboard.type("do")
+    assert "dog" in tab.inner_text("#options [aria-selected=true]")
+    tab.keyboard.press("Enter")
+    saved(tab)
+    assert "lynx" not in counts(tab) and counts(tab)["dog"] == before["dog"] + 2
+    # undo, redo, reload
+    tab.keyboard.press("u")
+    saved(tab)
+    assert counts(tab)["lynx"] == 2
+    tab.keyboard.press("Shift+U")
+    saved(tab)
+    assert "lynx" not in counts(tab)
+    after = counts(tab)
+    tab.reload()
+    tab.wait_for_selector("html[data-ready]")
+    assert counts(tab) == after
+    # what the reviewer made of it is what is exported
+    out = server.run.parent / "out.csv"
+    assert command("export", server.run, "--to", "csv", "-o", out, "--force").code == 0
+    with open(out, encoding="utf-8", newline="") as file:
+        exported = [row["id"] for row in csv.DictReader(file) if row["confidence"]]
+    assert exported.count("dog") == after["dog"]
+
+
+def test_a_split_is_shown_before_it_is_done(tab: Page, server: Served) -> None:
+    before = counts(tab)
+    largest = max(before, key=before.__getitem__)
+    tab.evaluate("(called) => goTo(shownCategories().find((c) => name(c) === called))", largest)
+    lines = len(log(server))
+    tab.keyboard.press("s")
+    tab.wait_for_selector("#preview section >> nth=1")
+    assert len(log(server)) == lines
+    tab.keyboard.press("ArrowRight")  # three parts
+    tab.wait_for_selector("#preview section >> nth=2")
+    tab.wait_for_selector("#accept-split:enabled")
+    tab.keyboard.press("Enter")
+    saved(tab)
+    parts = {name: count for name, count in counts(tab).items() if name not in before}
+    assert len(parts) == 2 and counts(tab)[largest] + sum(parts.values()) == before[largest]
+    tab.keyboard.press("u")
+    saved(tab)
+    assert counts(tab) == before
+
+
+def test_selecting_moving_and_one_undo_for_one_deed(tab: Page) -> None:
+    items = tab.evaluate("() => grid.sections[0].items")
+    tab.click(f"#image-{items[0]}")
+    tab.click(f"#image-{items[3]}", modifiers=["Shift"])
+    assert tab.evaluate("() => state.selected.size") == 4
+    tab.evaluate("() => grid.refresh()")  # rows that come into sight again show what is selected
+    assert tab.locator(".cell[aria-selected=true]").count() == 4
+    tab.click(f"#image-{items[1]}", modifiers=["Control"])
+    assert tab.evaluate("() => state.selected.size") == 3
+    before = counts(tab)
+    tab.keyboard.press("v")
+    tab.keyboard.type("fox")
+    tab.keyboard.press("Enter")
+    saved(tab)
+    assert counts(tab)["fox"] == 3
+    tab.keyboard.press("Control+z")
+    saved(tab)
+    assert counts(tab) == before
+    tab.keyboard.press("Control+y")
+    saved(tab)
+    assert counts(tab)["fox"] == 3
+    # a name that is taken is a place to move to, never a second category of that name
+    tab.evaluate("() => select([grid.sections[0].items[0]], 'one')")
+    tab.keyboard.press("n")
+    tab.keyboard.type("fox")
+    tab.keyboard.press("Enter")
+    saved(tab)
+    assert counts(tab)["fox"] == 4
+
+
+def test_keys_alone_are_enough(tab: Page, server: Served) -> None:
+    tab.keyboard.press("ArrowRight")
+    tab.keyboard.press("Space")
+    tab.keyboard.press("Shift+ArrowRight")
+    assert tab.evaluate("() => state.selected.size") == 2
+    tab.keyboard.press("r")
+    saved(tab)
+    assert tab.evaluate("() => state.status.filter((status) => status === 2).length") == 2
+    assert tab.locator(".cell.s2").count() == 2
+    tab.keyboard.press("d")
+    doubtful = tab.evaluate("() => state.cursor")
+    leads, status = tab.evaluate("() => [state.about.lead, [...state.status]]")
+    assert leads[doubtful] == min(lead for lead, state in zip(leads, status, strict=True) if state == 0)
+    tab.keyboard.press("a")
+    saved(tab)
+    assert tab.evaluate("(image) => state.status[image]", doubtful) == 1
+    assert tab.inner_text("#reviewed") == "3 of 60 images reviewed"
+    tab.keyboard.press("d")
+    assert tab.evaluate("() => state.cursor") != doubtful
+    tab.keyboard.press("k")
+    tab.keyboard.press("Enter")
+    saved(tab)
+    assert log(server)[-1]["act"] == "move" and log(server)[-1]["to"] in server.json("/api/about")["examples"]
+    tab.keyboard.press("?")
+    assert "next most doubtful" in tab.inner_text("#keys")
+    tab.keyboard.press("Escape")
+    tab.keyboard.press("Enter")
+    tab.wait_for_function("() => document.querySelector('#viewer img').naturalWidth > 0")
+    tab.keyboard.press("ArrowRight")
+    tab.keyboard.press("Escape")
+    tab.keyboard.press("/")
+    tab.keyboard.type("dog")
+    tab.keyboard.press("Enter")
+    assert tab.evaluate("() => name(current())") == "dog"
+    tab.keyboard.press("Escape")
+    for order in ("doubt", "novelty", "similarity"):
+        tab.keyboard.press("o")
+        assert tab.evaluate("() => document.getElementById('order').value") == order
+    tab.keyboard.press("l")
+    tab.wait_for_selector("#alike")
+    assert tab.evaluate("() => state.selected.size") > 1
+    tab.evaluate(
+        "() => { const s = document.getElementById('alike'); s.value = s.min; s.dispatchEvent(new Event('input')); }"
+    )
+    assert tab.evaluate("() => state.selected.size") == 60
+    tab.keyboard.press("Escape")
+    assert tab.evaluate("() => state.like === null && state.selected.size === 0")
+
+
+def test_hostile_names_are_text(tab: Page) -> None:
+    tab.evaluate("() => goTo(shownCategories().find((c) => !known(c)))")
+    tab.keyboard.press("n")
+    tab.keyboard.type(f"{BAD}</script>")
+    tab.keyboard.press("Enter")
+    saved(tab)
+    assert f"{BAD}</script>" in (tab.text_content("#list") or "") and tab.locator("[onerror]").count() == 0
+    image = tab.evaluate("() => state.about.path.findIndex((path) => path.includes('onerror'))")
+    tab.evaluate("(image) => view(image)", image)
+    assert "onerror" in tab.inner_text("#viewer dd >> nth=0")
+
+
+def test_what_the_server_refuses_is_said_and_changes_nothing(tab: Page) -> None:
+    before = counts(tab)
+    bad: list[str] = tab.bad  # type: ignore[attr-defined]
+    tab.evaluate("() => send('/api/act', { act: 'merge', categories: ['dog'], into: 'new-01' })")
+    assert "known class" in tab.inner_text("#toast") and tab.inner_text("#saved") == "not saved"
+    assert counts(tab) == before
+    tab.evaluate(
+        "() => send('/api/act', { act: 'move', images: [0], to: null, name: 'dog' })"
+    )  # half of it would apply
+    assert counts(tab) == before and "called" in tab.inner_text("#toast")
+    assert len([text for text in bad if "409" in text]) == len(bad) == 2
+    bad.clear()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1440, 390])
+def test_everyone_can_use_it(browser: Browser, server: Served, width: int, scheme: Any) -> None:
+    """axe-core finds nothing serious, in the page and in its dialogs; a phone needs no sideways scrolling."""
+    tab = opened(browser, server, viewport={"width": width, "height": 844}, color_scheme=scheme)
+    assert tab.evaluate("() => document.documentElement.scrollWidth") <= width
+    tab.wait_for_function("() => [...document.querySelectorAll('.cell img')].every((image) => image.complete)")
+    for keys in ("", "n", "s", "Enter", "?"):
+        if keys:
+            tab.keyboard.press(keys)
+            tab.wait_for_selector("dialog[open]")
+        found = Axe().run(tab).response["violations"]
+        serious = [
+            (one["id"], one["nodes"][0]["html"][:200]) for one in found if one["impact"] in ("serious", "critical")
+        ]
+        assert not serious, f"after {keys!r}"
+        tab.keyboard.press("Escape")
+    assert not tab.bad  # type: ignore[attr-defined]
+    tab.close()
+
+
+def test_a_server_that_has_ended_is_said(browser: Browser, serve: Serve) -> None:
+    server = serve()
+    tab = browser.new_page()
+    tab.goto(server.url)
+    tab.wait_for_selector("html[data-ready]")
+    server.process.terminate()
+    server.process.wait(20)
+    tab.wait_for_selector("#banner:visible")
+    assert "decisions.jsonl" in tab.inner_text("#banner")
+    tab.close()
