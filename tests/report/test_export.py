@@ -28,6 +28,7 @@ from debgcd.export.items import Names
 from debgcd.export.onnx import VOTE, Whole, _compare
 from debgcd.files import csv_field
 from debgcd.inference.model import load_model
+from debgcd.model.neighbours import BLOCK
 from debgcd.train.finish import read_predictions
 from debgcd.train.run import Run
 
@@ -160,10 +161,7 @@ def test_what_export_refuses(command: Command, run: Run, tmp_path: Path) -> None
     assert "not a run directory" in command("export", tmp_path, "--to", "csv", "-o", tmp_path / "x.csv").complaint
 
 
-UNSETTLED = pytest.mark.skip(reason="the exported ViT takes two images at a time only; not settled yet")
-
-
-@pytest.fixture(scope="module", params=["lite0", pytest.param("vit", marks=UNSETTLED)])
+@pytest.fixture(scope="module", params=["lite0", "vit"])
 def exported(
     request: pytest.FixtureRequest, run: Run, vit_run: Run, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, Path]:
@@ -192,6 +190,8 @@ def test_onnx_says_what_the_model_says(exported: tuple[Path, Path], tmp_path: Pa
         apart = np.abs(ours[2] - novelty)  # of two neighbours that are equally near, rounding decides
         assert np.median(apart) < 1e-4 and apart.max() < VOTE
         assert np.abs(ours[0] - feature).max() < 1e-3 * np.abs(feature).max()
+    many = np.repeat(pixels, 11, 0)  # more than the vote takes at once elsewhere
+    assert len(many) > BLOCK and np.abs(session.run(["novelty"], {"pixels": many})[0][::11] - novelty).max() < VOTE
 
 
 def test_onnx_knows_its_categories_and_runs_without_debgcd(exported: tuple[Path, Path], tmp_path: Path) -> None:
