@@ -20,7 +20,7 @@ import numpy as np
 from PIL import Image, ImageFile
 
 from debgcd.data.budget import MOST, ORDINARY, memory, one_at_a_time
-from debgcd.data.crop import BadBox, Box, Crop, Picture, turn_and_cut
+from debgcd.data.crop import SIDEWAYS, BadBox, Box, Crop, Picture, turn_and_cut
 from debgcd.data.endings import ends_early
 from debgcd.data.jpeg import decode_quickly, scale_down, sharpen
 from debgcd.data.rgb import Unconvertible, to_rgb
@@ -142,15 +142,24 @@ def decoded(path: Picture, short_side: int | None = None, upright: bool = True) 
         yield pixels
 
 
-def short_side(path: Picture) -> int:
-    """The short side of an image or box in pixels, as the file's header says; raises Unusable, and nothing else."""
+def file_size(path: Picture) -> tuple[int, int]:
+    """Width and height of the upright image in a file, as its header says; raises Unusable, and nothing else."""
     size = regular_file(path).st_size
     try:
         with open(path, "rb") as file, _quiet:
-            sides = _header(file, size)[1].size
+            image = _header(file, size)[1]
+            width, height = image.size
+            turned = False
+            with suppress(Exception):  # as below
+                turned = image.getexif().get(0x0112) in SIDEWAYS
     except OSError as error:
         raise Unusable(Reason.UNREADABLE, error.strerror or str(error)) from error
-    return int(min(*sides, *(path.box[2:] if isinstance(path, Crop) else ())))
+    return (height, width) if turned else (width, height)
+
+
+def short_side(path: Picture) -> int:
+    """The short side of an image or box in pixels; raises Unusable, and nothing else."""
+    return int(min(*file_size(path), *(path.box[2:] if isinstance(path, Crop) else ())))
 
 
 def regular_file(path: Picture) -> os.stat_result:

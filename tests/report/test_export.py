@@ -76,14 +76,21 @@ def test_folders_are_read_back_by_check_and_train(command: Command, run: Run, tm
     assert (out / "mine").read_text() == "kept"
 
 
-def test_an_image_that_vanished_is_named_and_nothing_is_left(command: Command, run: Run, tmp_path: Path) -> None:
-    place = run.folder.parent / "u40.png"
+@pytest.mark.parametrize("to", ["folders", "hf", "fiftyone", "coco"])
+def test_an_image_that_vanished_is_left_out_and_named(command: Command, run: Run, tmp_path: Path, to: str) -> None:
+    place, out = run.folder.parent / "u40.png", tmp_path / "out"
     shutil.move(place, tmp_path / "away.png")
     try:
-        assert "u40.png" in command("export", run.folder, "--to", "hf", "-o", tmp_path / "hf").complaint
+        done = command("export", run.folder, "--to", to, "-o", out)
     finally:
         shutil.move(tmp_path / "away.png", place)
-    assert os.listdir(tmp_path) == []
+    assert done.code == 0 and "left out" in done.err and "u40.png" in done.err
+    if to == "coco":
+        assert len(json.loads(out.read_text("utf-8"))["images"]) == 79
+        return
+    assert sum(path.suffix == ".png" for path in out.rglob("*") if path.is_file()) == 79
+    listed = {"hf": "metadata.csv", "fiftyone": "labels.json"}
+    assert to == "folders" or "u40" not in (out / listed[to]).read_text("utf-8")
 
 
 def test_hugging_faces_imagefolder(command: Command, run: Run, tmp_path: Path) -> None:
