@@ -24,7 +24,7 @@ SMALL = ("--preset", "small", "--backbone", "lite0", "--workers", 0, "--k", 3, "
 SMALL += ("--set", "views.size=32", "--set", "views.resize=36")
 
 
-def test_check_lists_labels_that_look_wrong(command: Command, tiny_folder: Path) -> None:
+def test_check_and_report_list_labels_that_look_wrong(command: Command, tiny_folder: Path, tmp_path: Path) -> None:
     wrong = draw(tiny_folder / "labelled" / "dog" / "99.png", "cat", seed=99)
     said = command("check", tiny_folder, *SMALL, "--labels", "--json")
     (doubt,) = json.loads(said.out)["doubts"]
@@ -33,6 +33,9 @@ def test_check_lists_labels_that_look_wrong(command: Command, tiny_folder: Path)
     said = command("check", tiny_folder, *SMALL, "--labels").out
     assert "labels that look wrong: 1 of 11" in said and str(wrong) in said
     assert json.loads(command("check", tiny_folder, *SMALL, "--json").out)["doubts"] is None
+    assert command("train", tiny_folder, *SMALL, "--bank", "off", "-o", tmp_path / "run").code == 0
+    row = f'<td class="path">labelled/dog/99.png</td><td>dog</td><td>cat</td><td class="number">{100 * doubt["certainty"]:.0f} %</td>'
+    assert row in (tmp_path / "run" / "report.html").read_text("utf-8")
 
 
 def test_check_labels_needs_two_classes(command: Command, tiny_folder: Path) -> None:
@@ -106,6 +109,10 @@ def test_a_run_on_boxes(command: Command, train: Command, sheet: Path, tmp_path:
     (run / "manifest.csv").write_text(text, "utf-8")
     assert command("resume", run).code == 0 and (run / "predictions.csv").read_bytes() == first
     exports_of_boxes(command, run, image, tmp_path)
+    assert command("report", run).code == 0
+    assert '"sheet.png#xywh=552,0,24,24"' in (run / "report.html").read_text(
+        "utf-8"
+    )  # boxes of one file have names of their own
 
 
 def exports_of_boxes(command: Command, run: Path, image: Path, out: Path) -> None:

@@ -149,12 +149,9 @@ def file_size(path: Picture) -> tuple[int, int]:
         with open(path, "rb") as file, _quiet:
             image = _header(file, size)[1]
             width, height = image.size
-            turned = False
-            with suppress(Exception):  # as below
-                turned = image.getexif().get(0x0112) in SIDEWAYS
+            return (height, width) if _orientation(image) in SIDEWAYS else (width, height)
     except OSError as error:
         raise Unusable(Reason.UNREADABLE, error.strerror or str(error)) from error
-    return (height, width) if turned else (width, height)
 
 
 def short_side(path: Picture) -> int:
@@ -225,10 +222,7 @@ def _pixels(
             pixels = to_rgb(image, kind)
         if pixels.shape[1] < width:
             pixels = sharpen(pixels, height / scale, width / scale)
-        orientation = None
-        if upright or box is not None:
-            with suppress(Exception):  # a damaged EXIF block does not affect the pixels
-                orientation = image.getexif().get(0x0112)
+        orientation = _orientation(image) if upright or box is not None else None
         return turn_and_cut(pixels, orientation, box, (width, height), scale)
     except Unusable:
         raise
@@ -238,6 +232,12 @@ def _pixels(
         raise Unusable(Reason.UNSUPPORTED, str(error)) from error
     except Exception as error:
         raise _failure(error, file, size, kind, opened=True) from error
+
+
+def _orientation(image: ImageFile.ImageFile) -> object:
+    with suppress(Exception):  # a damaged EXIF block does not affect the pixels
+        return image.getexif().get(0x0112)
+    return None
 
 
 def _kind(head: bytes) -> str:

@@ -30,7 +30,7 @@ def write_coco(run: Run, out: Path) -> None:
         images.append({"id": len(images) + 1, "file_name": str(path), "width": width, "height": height})
         for item in found:
             box = _box(item, (width, height))
-            note = {
+            note: dict[str, Any] = {
                 "id": len(notes) + 1,
                 "image_id": len(images),
                 "category_id": item.category.category + 1,
