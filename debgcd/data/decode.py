@@ -26,9 +26,7 @@ from debgcd.data.jpeg import decode_quickly, scale_down, sharpen
 from debgcd.data.rgb import Unconvertible, to_rgb
 
 MAX_PIXELS = 200_000_000  # according to the header; a larger image is refused before decoding
-MAX_ASPECT = (
-    8  # longer images are cropped: resizing a 2000 × 1 strip to a short side of 256 would give half a million columns
-)
+MAX_ASPECT = 8  # longer images are cropped: a 2000 × 1 strip with a short side of 256 would have half a million columns
 
 _PLUGINS = {
     "JPEG": "PIL.JpegImagePlugin",
@@ -148,8 +146,7 @@ def file_size(path: Picture) -> tuple[int, int]:
     try:
         with open(path, "rb") as file, _quiet:
             image = _header(file, size)[1]
-            width, height = image.size
-            return (height, width) if _orientation(image) in SIDEWAYS else (width, height)
+            return image.size[::-1] if _orientation(image) in SIDEWAYS else image.size
     except OSError as error:
         raise Unusable(Reason.UNREADABLE, error.strerror or str(error)) from error
 
