@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from debgcd.data.manifest import Manifest, lost_classes, scan
 from debgcd.errors import DebgcdError
@@ -141,13 +142,19 @@ def _torn(manifest: Manifest) -> list[str]:
 def _labels(manifest: Manifest, config: Config) -> tuple[list[Doubt], list[str]]:
     """The labels that look wrong, and a warning if labels are given in uneven shares."""
     label = torch.from_numpy(manifest.training_labels)
-    labelled = label >= 0
     if len(manifest.classes) < 2:
         return [], ["labels cannot be compared with each other: fewer than two classes have labelled images"]
     config, backbone = decide(replace(config, method="sskmeans"), manifest)
     tokens = open_tokens(config, manifest, backbone, cache_folder(config.run.cache))
     features = frozen_features(backbone, tokens, manifest.training_paths).cpu()
-    group = torch.from_numpy(manifest.training_groups)
+    log_rate, spread = shares_of_labels(features, label, torch.from_numpy(manifest.training_groups))
+    return doubtful_labels(manifest, features), _uneven(manifest.classes, log_rate.exp().tolist(), spread)
+
+
+def doubtful_labels(manifest: Manifest, features: Tensor) -> list[Doubt]:
+    """The labels that look wrong, the clearest first, by frozen features of the training images (N, width)."""
+    label, group = torch.from_numpy(manifest.training_labels), torch.from_numpy(manifest.training_groups)
+    labelled = label >= 0
     other, certainty = doubts(features[labelled], label[labelled], group[labelled])
     found = [
         Doubt(str(manifest.paths[row]), manifest.labels[row] or "", manifest.classes[one], round(sure, 3))
@@ -156,8 +163,7 @@ def _labels(manifest: Manifest, config: Config) -> tuple[list[Doubt], list[str]]
         )
         if sure >= CLEARLY
     ]
-    log_rate, spread = shares_of_labels(features, label, group)
-    return sorted(found, key=lambda doubt: -doubt.certainty), _uneven(manifest.classes, log_rate.exp().tolist(), spread)
+    return sorted(found, key=lambda doubt: -doubt.certainty)
 
 
 def _uneven(classes: Sequence[str], rate: list[float], spread: float) -> list[str]:

@@ -16,6 +16,7 @@ from PIL import Image
 
 from debgcd import Discoverer
 from debgcd.data.crop import Crop
+from debgcd.data.manifest import read_manifest
 from debgcd.train.run import open_run
 
 Command = Callable[..., Any]
@@ -23,7 +24,7 @@ SMALL = ("--preset", "small", "--backbone", "lite0", "--workers", 0, "--k", 3, "
 SMALL += ("--set", "views.size=32", "--set", "views.resize=36")
 
 
-def test_check_lists_labels_that_look_wrong(command: Command, tiny_folder: Path) -> None:
+def test_check_and_report_list_labels_that_look_wrong(command: Command, tiny_folder: Path, tmp_path: Path) -> None:
     wrong = draw(tiny_folder / "labelled" / "dog" / "99.png", "cat", seed=99)
     said = command("check", tiny_folder, *SMALL, "--labels", "--json")
     (doubt,) = json.loads(said.out)["doubts"]
@@ -32,6 +33,9 @@ def test_check_lists_labels_that_look_wrong(command: Command, tiny_folder: Path)
     said = command("check", tiny_folder, *SMALL, "--labels").out
     assert "labels that look wrong: 1 of 11" in said and str(wrong) in said
     assert json.loads(command("check", tiny_folder, *SMALL, "--json").out)["doubts"] is None
+    assert command("train", tiny_folder, *SMALL, "--bank", "off", "-o", tmp_path / "run").code == 0
+    row = f'<td class="path">labelled/dog/99.png</td><td>dog</td><td>cat</td><td class="number">{100 * doubt["certainty"]:.0f} %</td>'
+    assert row in (tmp_path / "run" / "report.html").read_text("utf-8")
 
 
 def test_check_labels_needs_two_classes(command: Command, tiny_folder: Path) -> None:
@@ -104,6 +108,40 @@ def test_a_run_on_boxes(command: Command, train: Command, sheet: Path, tmp_path:
     assert "images.sha256 lists other images" in command("resume", run).complaint
     (run / "manifest.csv").write_text(text, "utf-8")
     assert command("resume", run).code == 0 and (run / "predictions.csv").read_bytes() == first
+    exports_of_boxes(command, run, image, tmp_path)
+    assert command("report", run).code == 0
+    assert '"sheet.png#xywh=552,0,24,24"' in (run / "report.html").read_text(
+        "utf-8"
+    )  # boxes of one file have names of their own
+
+
+def exports_of_boxes(command: Command, run: Path, image: Path, out: Path) -> None:
+    """coco and labelstudio say where the 24 boxes are, folders have the crops."""
+    for to in ("coco", "labelstudio", "folders", "hf", "fiftyone"):
+        assert command("export", run, "--to", to, "-o", out / to).code == 0
+    coco = json.loads((out / "coco").read_text("utf-8"))
+    (only,) = coco["images"]
+    assert (only["file_name"], only["width"], only["height"]) == (str(image), 576, 24)
+    assert sorted(note["bbox"] for note in coco["annotations"]) == [[24 * i, 0, 24, 24] for i in range(24)]
+    assert sum("score" in note for note in coco["annotations"]) == 16
+
+    (task,) = json.loads((out / "labelstudio").read_text("utf-8"))
+    (given,), (said,) = task["annotations"], task["predictions"]
+    assert len(given["result"]) == 8 and len(said["result"]) == 16
+    for region in (*given["result"], *said["result"]):
+        place = region["value"]
+        assert place["rectanglelabels"] and place["height"] == 100 and place["width"] == pytest.approx(100 / 24)
+    assert given["result"][0]["value"]["rectanglelabels"] == ["cat"] and given["result"][1]["value"]["x"] == 100 / 24
+
+    manifest = read_manifest(out / "folders")
+    assert len(manifest) == 24 and not manifest.skipped and sum(label is not None for label in manifest.labels) == 8
+    second = np.asarray(Image.open(out / "folders" / "labelled" / "dog" / "sheet_24_0_24_24.png"))
+    assert (second == np.asarray(Image.open(image))[:, 24:48]).all()
+    with open(out / "hf" / "metadata.csv", encoding="utf-8", newline="") as file:
+        assert all((out / "hf" / row["file_name"]).is_file() for row in csv.DictReader(file))
+    names = json.loads((out / "fiftyone" / "labels.json").read_text("utf-8"))["labels"]
+    assert {path.stem for path in (out / "fiftyone" / "data").iterdir()} == set(names) and len(names) == 24
+    assert "use --link copy" in command("export", run, "--to", "hf", "-o", out / "x", "--link", "hard").complaint
 
 
 def test_groups_count_in_a_run(train: Command, sheet: Path, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ BOX = ("x", "y", "w", "h")  # the columns of a table
 Box = tuple[float, float, float, float]  # left, top, width, height in pixels of the upright image
 
 SLACK = 1.0  # pixels by which a box may reach beyond its image: whoever rounds the sides of a box does that
+SIDEWAYS = (5, 6, 7, 8)  # EXIF orientations that store rows as columns
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ def turn_and_cut(
 ) -> np.ndarray:
     """Undo an EXIF orientation and cut out the box; pixels: at 1/scale of `size`, which is the stored (width, height)."""
     width, height = size
-    if orientation in (5, 6, 7, 8):  # rows are stored as columns; and each may be mirrored along either axis
+    if orientation in SIDEWAYS:  # and each may be mirrored along either axis
         pixels, width, height = pixels.swapaxes(0, 1), height, width
     if orientation in (3, 4, 7, 8):
         pixels = pixels[::-1]

@@ -20,15 +20,13 @@ import numpy as np
 from PIL import Image, ImageFile
 
 from debgcd.data.budget import MOST, ORDINARY, memory, one_at_a_time
-from debgcd.data.crop import BadBox, Box, Crop, Picture, turn_and_cut
+from debgcd.data.crop import SIDEWAYS, BadBox, Box, Crop, Picture, turn_and_cut
 from debgcd.data.endings import ends_early
 from debgcd.data.jpeg import decode_quickly, scale_down, sharpen
 from debgcd.data.rgb import Unconvertible, to_rgb
 
 MAX_PIXELS = 200_000_000  # according to the header; a larger image is refused before decoding
-MAX_ASPECT = (
-    8  # longer images are cropped: resizing a 2000 × 1 strip to a short side of 256 would give half a million columns
-)
+MAX_ASPECT = 8  # longer images are cropped: a 2000 × 1 strip with a short side of 256 would have half a million columns
 
 _PLUGINS = {
     "JPEG": "PIL.JpegImagePlugin",
@@ -142,15 +140,20 @@ def decoded(path: Picture, short_side: int | None = None, upright: bool = True) 
         yield pixels
 
 
-def short_side(path: Picture) -> int:
-    """The short side of an image or box in pixels, as the file's header says; raises Unusable, and nothing else."""
+def file_size(path: Picture) -> tuple[int, int]:
+    """Width and height of the upright image in a file, as its header says; raises Unusable, and nothing else."""
     size = regular_file(path).st_size
     try:
         with open(path, "rb") as file, _quiet:
-            sides = _header(file, size)[1].size
+            image = _header(file, size)[1]
+            return image.size[::-1] if _orientation(image) in SIDEWAYS else image.size
     except OSError as error:
         raise Unusable(Reason.UNREADABLE, error.strerror or str(error)) from error
-    return int(min(*sides, *(path.box[2:] if isinstance(path, Crop) else ())))
+
+
+def short_side(path: Picture) -> int:
+    """The short side of an image or box in pixels; raises Unusable, and nothing else."""
+    return int(min(*file_size(path), *(path.box[2:] if isinstance(path, Crop) else ())))
 
 
 def regular_file(path: Picture) -> os.stat_result:
@@ -216,10 +219,7 @@ def _pixels(
             pixels = to_rgb(image, kind)
         if pixels.shape[1] < width:
             pixels = sharpen(pixels, height / scale, width / scale)
-        orientation = None
-        if upright or box is not None:
-            with suppress(Exception):  # a damaged EXIF block does not affect the pixels
-                orientation = image.getexif().get(0x0112)
+        orientation = _orientation(image) if upright or box is not None else None
         return turn_and_cut(pixels, orientation, box, (width, height), scale)
     except Unusable:
         raise
@@ -229,6 +229,12 @@ def _pixels(
         raise Unusable(Reason.UNSUPPORTED, str(error)) from error
     except Exception as error:
         raise _failure(error, file, size, kind, opened=True) from error
+
+
+def _orientation(image: ImageFile.ImageFile) -> object:
+    with suppress(Exception):  # a damaged EXIF block does not affect the pixels
+        return image.getexif().get(0x0112)
+    return None
 
 
 def _kind(head: bytes) -> str:

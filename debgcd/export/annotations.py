@@ -2,67 +2,96 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from debgcd import __version__
-from debgcd.data.decode import Unusable, decode
-from debgcd.export.items import Item, kept_files, whole_files
+from debgcd.data.crop import Box, Crop, Picture
+from debgcd.data.decode import Unusable, file_size
+from debgcd.export.items import Item, items, kept, tell_left_out
 from debgcd.files import write_json
 from debgcd.inference.acts import ACCEPTED, REJECTED
 from debgcd.progress import progress, say
 from debgcd.train.finish import read_predictions
 from debgcd.train.run import Run
 
-CONFIG = '<View><Image name="image" value="$image"/><Choices name="category" toName="image">…</Choices></View>'
+CHOICES = '<View><Image name="image" value="$image"/><Choices name="category" toName="image">…</Choices></View>'
+BOXES = '<View><Image name="image" value="$image"/><RectangleLabels name="category" toName="image">…</RectangleLabels></View>'
+
+Size = tuple[int, int]  # width, height
 
 
 def write_coco(run: Run, out: Path) -> None:
-    """COCO: each image with one annotation that covers it; score is the confidence, category ids start at 1."""
+    """COCO: each file is an image, each of its boxes an annotation, or one that covers it; score is the confidence, ids start at 1."""
     images: list[dict[str, Any]] = []
-    annotations = []
-    gone = 0
-    found = kept_files(run)
-    with progress("reading sizes") as report:
-        for done, item in enumerate(found, 1):
-            report(done, len(found))
-            try:
-                height, width = decode(item.path).shape[:2]
-            except Unusable:
-                gone += 1
-                continue
-            number = len(images) + 1
-            images.append({"id": number, "file_name": str(item.path), "width": width, "height": height})
+    notes: list[dict[str, Any]] = []
+    for path, (width, height), found in _files(kept(run)):
+        images.append({"id": len(images) + 1, "file_name": str(path), "width": width, "height": height})
+        for item in found:
+            box = _box(item, (width, height))
             note: dict[str, Any] = {
-                "id": number,
-                "image_id": number,
+                "id": len(notes) + 1,
+                "image_id": len(images),
                 "category_id": item.category.category + 1,
                 "iscrowd": 0,
             }
-            note |= {"bbox": [0, 0, width, height], "area": width * height, "segmentation": []}
-            annotations.append(note | ({} if item.confidence is None else {"score": item.confidence}))
-    if gone:
-        say(f"images that cannot be read any more and are left out: {gone}")
+            note |= {"bbox": box, "area": box[2] * box[3], "segmentation": []}
+            notes.append(note | ({} if item.confidence is None else {"score": item.confidence}))
     listed = [
         {"id": category.category + 1, "name": category.name, "supercategory": "known" if category.known else "new"}
         for category in read_predictions(run)[1]
         if category.merged_into is None
     ]
     info = {"description": f"categories found by debgcd {__version__}", "version": "1.0"}
-    write_json(out, {"info": info, "images": images, "annotations": annotations, "categories": listed})
+    write_json(out, {"info": info, "images": images, "annotations": notes, "categories": listed})
 
 
 def write_labelstudio(run: Run, out: Path) -> None:
-    """Label Studio's tasks: predictions of unlabelled images, annotations of labelled and accepted ones.
+    """Label Studio's tasks: predictions of unlabelled images, annotations of labelled and accepted ones; rectangles if there are boxes.
 
     An image that a reviewer rejected has neither.
     Images are named as Label Studio's local storage serves them, relative to the root of the file system.
     """
-    write_json(out, [_task(item) for item in whole_files(run)])
+    found = items(run)
+    boxes = any(item.is_crop for item in found)
+    write_json(out, [_boxes_task(*file) for file in _files(found)] if boxes else [_task(item) for item in found])
     say(
-        f"Label Studio: labelling setup {CONFIG}; local files must be served from / (LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT)"
+        f"Label Studio: labelling setup {BOXES if boxes else CHOICES}; local files must be served from / "
+        "(LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT)"
     )
+
+
+def _files(found: list[Item]) -> Iterator[tuple[Path, Size, list[Item]]]:
+    """The files that can still be read, with the sizes of their upright images, and what is in each."""
+    by_path: dict[Path, list[Item]] = {}
+    for item in found:
+        by_path.setdefault(item.path, []).append(item)
+    gone: list[Picture] = []
+    with progress("reading sizes") as report:
+        for done, (path, inside) in enumerate(by_path.items(), 1):
+            report(done, len(by_path))
+            try:
+                size = file_size(path)
+            except Unusable:
+                gone.append(path)
+                continue
+            yield path, size, inside
+    tell_left_out(gone, len(by_path) - len(gone))
+
+
+def _box(item: Item, size: Size) -> Box:
+    """The part of an image that an item is, within its edges: left, top, width, height."""
+    if not isinstance(item.picture, Crop):
+        return 0, 0, *size
+    x, y, w, h = item.picture.box
+    left, top = max(0, x), max(0, y)
+    return left, top, min(size[0], x + w) - left, min(size[1], y + h) - top
+
+
+def _address(path: Path) -> str:
+    return "/data/local-files/?d=" + quote(str(path).lstrip("/"))
 
 
 def _task(item: Item) -> dict[str, Any]:
@@ -72,10 +101,7 @@ def _task(item: Item) -> dict[str, Any]:
         "to_name": "image",
         "value": {"choices": [item.category.name]},
     }
-    data: dict[str, Any] = {
-        "image": "/data/local-files/?d=" + quote(str(item.path).lstrip("/")),
-        "id": item.category.id,
-    }
+    data: dict[str, Any] = {"image": _address(item.path), "id": item.category.id}
     if item.row is None:
         return {"data": data, "annotations": [{"result": [choice]}]}
     if item.review == REJECTED:
@@ -85,3 +111,32 @@ def _task(item: Item) -> dict[str, Any]:
     return {"data": data, "predictions": [said]} | (
         {"annotations": [{"result": [choice]}]} if item.review == ACCEPTED else {}
     )
+
+
+def _boxes_task(path: Path, size: Size, found: list[Item]) -> dict[str, Any]:
+    """A file and its boxes; the score of a prediction is that of its least certain box."""
+    task: dict[str, Any] = {"data": {"image": _address(path)}}
+    sure = [item for item in found if item.review == ACCEPTED]
+    free = [item for item in found if item.row is not None and item.review != REJECTED]
+    if sure:
+        task["annotations"] = [{"result": [_rectangle(item, size) for item in sure]}]
+    if free:
+        least = min(item.confidence or 0.0 for item in free)
+        said = {"model_version": f"debgcd {__version__}", "score": least}
+        task["predictions"] = [said | {"result": [_rectangle(item, size) for item in free]}]
+    return task
+
+
+def _rectangle(item: Item, size: Size) -> dict[str, Any]:
+    """A region; Label Studio counts in per cent of the image."""
+    (width, height), (x, y, w, h) = size, _box(item, size)
+    place = {"x": 100 * x / width, "y": 100 * y / height, "width": 100 * w / width, "height": 100 * h / height}
+    region = {
+        "type": "rectanglelabels",
+        "from_name": "category",
+        "to_name": "image",
+        "original_width": width,
+        "original_height": height,
+        "value": place | {"rotation": 0, "rectanglelabels": [item.category.name]},
+    }
+    return region | ({} if item.confidence is None else {"score": item.confidence})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from debgcd.errors import UsageError
-from debgcd.export.items import Item, Names, file_name, kept_files, put_images, whole_files
+from debgcd.export.items import Item, Names, file_name, items, kept, put_images
 from debgcd.files import csv_text, new_folder, write_json, write_text
 from debgcd.train.finish import read_predictions
 from debgcd.train.run import Run
@@ -13,7 +13,7 @@ from debgcd.train.run import Run
 
 def write_folders(run: Run, out: Path, link: str) -> None:
     """labelled/<class>/ and unlabelled/<category>/, which `debgcd check` and `train` read."""
-    found = kept_files(run)
+    found = kept(run)
     folders: dict[tuple[bool, int], tuple[str, Names]] = {}
     names = {True: Names(), False: Names()}
     places = []
@@ -24,9 +24,7 @@ def write_folders(run: Run, out: Path, link: str) -> None:
             if key not in folders:
                 folders[key] = names[side].give(item.category.name), Names()
             folder, files = folders[key]
-            places.append(
-                (item.path, new / ("labelled" if side else "unlabelled") / folder / files.give(file_name(item)))
-            )
+            places.append((item, new / ("labelled" if side else "unlabelled") / folder / files.give(file_name(item))))
         put_images(places, link)
 
 
@@ -72,12 +70,12 @@ def write_fiftyone(run: Run, out: Path, link: str) -> None:
 def _put(run: Run, folder: Path, link: str) -> list[tuple[str, Item]]:
     """All images in one folder, and their names there; names are unique also without the suffix."""
     stems = Names()
-    found = []
-    for item in whole_files(run):
+    names = {}
+    for item in items(run):
         safe = Names().give(file_name(item))
-        found.append((stems.give(Path(safe).stem.replace(".", "_")) + Path(safe).suffix, item))
-    put_images([(item.path, folder / name) for name, item in found], link)
-    return found
+        names[item.picture] = stems.give(Path(safe).stem.replace(".", "_")) + Path(safe).suffix, item
+    there = put_images([(item, folder / name) for name, item in names.values()], link)
+    return [names[item.picture] for item in there]
 
 
 def require_new_folder(out: Path) -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from debgcd.data.crop import Crop
+from PIL import Image
+
+from debgcd.data.crop import Crop, Picture, number_text
+from debgcd.data.decode import Unusable, decode, regular_file
 from debgcd.data.sources import CLUTTER, IMAGE_SUFFIXES
 from debgcd.errors import DataError, UsageError
 from debgcd.inference.acts import ACCEPTED, REJECTED
@@ -30,9 +33,18 @@ PUT: dict[str, Callable[[str, str], object]] = {"copy": shutil.copyfile, "hard":
 class Item:
     """An image of a run: labelled, with its class, or unlabelled, with its predicted category."""
 
-    path: Path
+    picture: Picture
     category: Category
     row: Prediction | None  # of predictions.csv; None where the image is labelled
+
+    @property
+    def path(self) -> Path:
+        """The file, whether or not the image is only a part of it."""
+        return Path(os.fspath(self.picture))
+
+    @property
+    def is_crop(self) -> bool:
+        return isinstance(self.picture, Crop)
 
     @property
     def review(self) -> str:
@@ -51,28 +63,33 @@ class Item:
 def items(run: Run) -> list[Item]:
     """The training images of a finished run, the unlabelled ones first, as a reviewer left them."""
     rows, categories = read_predictions(run)
-    found = [Item(Path(str(row["path"])), categories[int(row["category"])], row) for row in rows]
     manifest = run.manifest
+    said = {str(row["path"]): row for row in rows}
     number = {name: i for i, name in enumerate(manifest.classes)}
-    for row in manifest.training_rows:
-        label = manifest.labels[row]
-        if label is not None:
-            found.append(Item(Path(str(manifest.paths[row])), categories[number[label]], None))
-    return found
+    free, labelled = [], []
+    for i in manifest.training_rows:
+        picture, label = manifest.paths[i], manifest.labels[i]
+        if label is None:
+            row = said[str(picture)]
+            free.append(Item(picture, categories[int(row["category"])], row))
+        else:
+            labelled.append(Item(picture, categories[number[label]], None))
+    return free + labelled
 
 
-def whole_files(run: Run) -> list[Item]:
-    """The same, for formats that point to files or copy them: refused where an image is only a part of its file."""
-    if any(isinstance(path, Crop) for path in run.manifest.paths):
-        raise UsageError(
-            f"the run in {run.folder} has objects in boxes, which this format cannot say; export it to csv or parquet"
-        )
-    return items(run)
+def tell_left_out(gone: Sequence[Picture], there: int) -> None:
+    """Say which images are not in an export, because they vanished or were damaged since the run."""
+    if not gone:
+        return
+    more = f" and {len(gone) - 1} more" if len(gone) > 1 else ""
+    if not there:
+        raise DataError(f"no image of the run can be read any more: {gone[0]}{more}; put the files back")
+    say(f"left out, because it cannot be read any more: {gone[0]}{more}")
 
 
-def kept_files(run: Run) -> list[Item]:
-    """`whole_files` without those that a reviewer rejected."""
-    found = whole_files(run)
+def kept(run: Run) -> list[Item]:
+    """`items` without those that a reviewer rejected."""
+    found = items(run)
     kept = [item for item in found if item.review != REJECTED]
     if len(kept) < len(found):
         say(f"images that were rejected in the review and are left out: {len(found) - len(kept)}")
@@ -81,6 +98,8 @@ def kept_files(run: Run) -> list[Item]:
 
 def file_name(item: Item) -> str:
     """The name of an image; a folder is read by suffix, a file by its content, so any suffix of an image will do."""
+    if isinstance(item.picture, Crop):
+        return f"{item.path.stem}_{'_'.join(map(number_text, item.picture.box))}.png"
     return item.path.name if item.path.suffix.lower() in IMAGE_SUFFIXES else f"{item.path.name}.jpg"
 
 
@@ -105,18 +124,31 @@ class Names:
         raise AssertionError("more names than numbers")
 
 
-def put_images(places: Iterable[tuple[Path, Path]], how: str) -> None:
-    """Copy or link each image to its new place, which must not be there yet."""
+def put_images(places: Iterable[tuple[Item, Path]], how: str) -> list[Item]:
+    """Copy or link each image to its new place; one that is a part of its file is cut out of it. Returns those that are there."""
     pairs = list(places)
+    if how != "copy" and any(item.is_crop for item, _ in pairs):
+        raise UsageError(f"--link {how} cannot link to a part of a file, and this run has boxes; use --link copy")
+    there, gone = [], []
     with progress("writing images") as report:
-        for done, (source, place) in enumerate(pairs, 1):
-            place.parent.mkdir(parents=True, exist_ok=True)
+        for done, (item, place) in enumerate(pairs, 1):
+            report(done, len(pairs))
             try:
-                PUT[how](str(source), str(place))
-            except FileNotFoundError as error:
-                raise DataError(f"{source} was there when the run began but is not now; put the file back") from error
+                regular_file(item.picture)
+                place.parent.mkdir(parents=True, exist_ok=True)
+                if item.is_crop:
+                    Image.fromarray(decode(item.picture)).save(place)
+                else:
+                    PUT[how](str(item.path), str(place))
+            except Unusable:
+                gone.append(item.picture)
+                continue
             except OSError as error:
                 if how != "hard":
                     raise
-                raise DataError(f"{source} cannot be linked to {place} ({error.strerror}); use --link copy") from error
-            report(done, len(pairs))
+                raise DataError(
+                    f"{item.path} cannot be linked to {place} ({error.strerror}); use --link copy"
+                ) from error
+            there.append(item)
+    tell_left_out(gone, len(there))
+    return there

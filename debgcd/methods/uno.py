@@ -79,9 +79,11 @@ class BestHead(nn.Module):
         self.register_buffer("best", torch.zeros((), dtype=torch.int64))
 
     def forward(self, feature: Tensor) -> Tensor:
-        heads, best = self._heads[0], int(self.get_buffer("best"))
-        i = 2 * best % len(heads.new)  # a file may hold any number
-        return torch.cat([heads.known(feature), heads.new[i](heads.projections[i](feature))], 1)
+        heads = self._heads[0]
+        said = [new(project(feature)) for project, new in zip(heads.projections[::2], heads.new[::2], strict=True)]
+        best = self.get_buffer("best").view(1) % len(said)  # a file may hold any number
+        # all of them and then one: which one is a number on the device, and in ONNX a constant
+        return torch.cat([heads.known(feature), torch.stack(said, 1).index_select(1, best).squeeze(1)], 1)
 
 
 class UNO(Method):

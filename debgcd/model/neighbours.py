@@ -132,7 +132,8 @@ class Neighbours(nn.Module):
         """The nearest voters, nearest first, without the image itself and its group: (N, width) -> (N, count), -1: none."""
         points = normalize(self.points.float(), dim=1)
         parts = []
-        for i, part in enumerate(feature.split(BLOCK)):  # not a range over its length, which ONNX has to leave open
+        # in ONNX one block: whoever runs it chooses how many images that is
+        for i, part in enumerate([feature] if torch.compiler.is_compiling() else feature.split(BLOCK)):
             start = i * BLOCK
             similarity = self.place(part) @ points.T
             most = similarity.max(1)

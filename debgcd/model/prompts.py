@@ -98,7 +98,7 @@ class PromptedViT(Prompted):
         assert isinstance(prompts, Tensor)
         rows = vit.embed(tokens[:, :3])
         for i, block in enumerate([*vit.frozen, *vit.late, *vit.tuned]):
-            own = prompts[i].expand(len(rows), -1, -1)
+            own = prompts[i].expand(rows.shape[0], -1, -1)  # not len(rows), which a trace takes for a constant
             rest = rows[:, 1:] if i == 0 else rows[:, 1 + self.count :]
             rows = vit.through([block], torch.cat([rows[:, :1], own, rest], 1))
         rows = vit.norm(rows[:, : 1 + self.supervised])

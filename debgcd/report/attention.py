@@ -13,8 +13,8 @@ from PIL import Image
 from debgcd.data.loader import from_files
 from debgcd.data.views import CENTRE, PLAIN
 from debgcd.errors import DataError, UsageError
-from debgcd.model.load import load_backbone
 from debgcd.model.vit import VitBackbone
+from debgcd.report.look import untuned_backbone
 from debgcd.train.run import Run
 from debgcd.train.start import open_setup
 
@@ -36,15 +36,7 @@ def attention(figure: Figure, runs: Sequence[Run], cache: Path) -> None:
             raise UsageError(
                 f"the backbone {run.config.backbone.name} of {run.folder} is no vision transformer and has no attention to show"
             )
-        assert run.config.backbone.tuned_blocks is not None and run.config.backbone.name is not None
-        untuned = load_backbone(
-            run.config.backbone.name,
-            tuned_blocks=run.config.backbone.tuned_blocks,
-            tail_blocks=run.config.backbone.tail_blocks,
-            image_size=run.config.views.crop,
-            revision=run.config.backbone.revision,
-            cache=cache,
-        ).to(setup.device)
+        untuned = untuned_backbone(run, cache).to(setup.device)
         free = np.flatnonzero(setup.label < 0)
         chosen = free[np.linspace(0, len(free) - 1, FACES).round().astype(int)]
         images = from_files([setup.paths[i] for i in chosen], run.config.views)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +16,6 @@ EXEMPLARS, OTHERS = 12, 8  # images shown of a category; fewer where there are m
 SHOWN = 5000  # images on a page; of more, a random part of each category
 UNSURE = 0.5  # confidence below which an image is rather given its category's group
 FAR = 2.0  # standard deviations from the category's mean distance: an outlier
-NEIGHBOURS, DOUBT = 10, 0.7  # labelled neighbours that are asked about a label, and the share that must say another one
 ALIKE = 0.03  # root mean square difference of two images at 8 × 8 pixels, of 1: near-duplicates
 
 
@@ -67,29 +65,6 @@ def groups(look: Look) -> Ids:
     """(K,) a coarser group of each category: about √K of them, from the tree of the categories' means."""
     tree = ward(torch.from_numpy(np.nan_to_num(look.means)))
     return tree.cut(min(tree.leaves, max(1, round(len(look.categories) ** 0.5))))
-
-
-def doubtful_labels(look: Look, block: int = 1024) -> list[dict[str, Any]]:
-    """Labelled images whose nearest other labelled images mostly have one other label: file, label, instead, share.
-
-    The network has learned from these labels, so a wrong one may go unnoticed; one that is listed is worth a look.
-    """
-    there = np.flatnonzero(look.label[look.there] >= 0)
-    feature, label = look.feature[there], look.label[look.there][there]
-    asked = min(NEIGHBOURS, len(there) - 1)
-    found = []
-    for start in range(0, len(there) if asked > 1 else 0, block):
-        near = feature[start : start + block] @ feature.T
-        near[np.arange(len(near)), start + np.arange(len(near))] = -np.inf  # an image says nothing of itself
-        nearest = np.argpartition(-near, asked - 1, axis=1)[:, :asked]
-        for i, neighbours in enumerate(label[nearest], start):
-            votes = np.bincount(neighbours)
-            instead = int(votes.argmax())
-            if instead != label[i] and votes[instead] >= DOUBT * asked:
-                names = look.categories[label[i]].name, look.categories[instead].name
-                file = str(look.paths[look.there[there[i]]])
-                found.append({"file": file, "label": names[0], "instead": names[1], "share": votes[instead] / asked})
-    return sorted(found, key=lambda row: (-row["share"], row["file"]))
 
 
 def duplicates(prints: NDArray[np.float32], block: int = 1024) -> list[list[int]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from debgcd.check import Doubt, doubtful_labels
 from debgcd.cluster.kmeans import kmeans
 from debgcd.data.crop import Picture
 from debgcd.data.manifest import scan
@@ -23,10 +25,13 @@ from debgcd.inference.categories import Category, living
 from debgcd.inference.infer import TOP
 from debgcd.inference.predict import Prediction
 from debgcd.inference.tokens import CENTRE_BATCH
+from debgcd.model.backbone import Backbone
+from debgcd.model.load import load_backbone
 from debgcd.progress import progress
 from debgcd.report.trust import Evidence, Floats, Ids, category_means, trust
 from debgcd.train.finish import read_predictions
 from debgcd.train.run import Run
+from debgcd.train.setup import centre_tokens, frozen_features
 from debgcd.train.start import open_setup
 
 RESTARTS = 3  # of the second clustering
@@ -51,10 +56,16 @@ class Look:
     means: NDArray[np.float32]  # (K, width)
     trust: Floats  # (K,)
     parts: dict[str, Floats]  # (K,) each
+    doubts: list[Doubt]  # labels that look wrong
 
     @property
     def paths(self) -> list[Picture]:
         return self.run.manifest.training_paths
+
+    @cached_property
+    def base(self) -> str:
+        """The folder that all images are in."""
+        return os.path.commonpath([Path(path).parent for path in self.paths])
 
     @property
     def size(self) -> Ids:
@@ -77,6 +88,7 @@ def look(run: Run, cache: Path) -> Look:
     category = label.copy()
     category[list(rows)] = [int(row["category"]) for row in rows.values()]
     there, (feature, others, other_view) = of_readable(run, lambda there: _ask(run, there, cache))
+    doubts = _doubts(run, there, cache)
     k, free = len(categories), label[there] < 0
     means = category_means(feature.numpy(), category[there], k)
     evidence = Evidence(
@@ -89,7 +101,7 @@ def look(run: Run, cache: Path) -> Look:
         confidence=np.array([float(rows[i]["confidence"]) for i in there[free].tolist()]),
     )
     score, parts = trust(evidence, k)
-    return Look(run, categories, rows, label, category, there, feature.numpy(), means, score, parts)
+    return Look(run, categories, rows, label, category, there, feature.numpy(), means, score, parts, doubts)
 
 
 def _living(every: list[Category]) -> tuple[list[Category], Ids]:
@@ -134,6 +146,30 @@ def _ask(run: Run, there: Ids, cache: Path) -> tuple[Tensor, dict[str, Ids], Ids
             other_view.append(p.argmax(1).cpu())
     joined = {name: torch.cat(parts).numpy() for name, parts in others.items()}
     return torch.cat(feature), joined, torch.cat(other_view).numpy() if other_view else None
+
+
+def _doubts(run: Run, there: Ids, cache: Path) -> list[Doubt]:
+    """As `debgcd check --labels`, by the untuned backbone: the tuned one has learned the wrong labels too."""
+    manifest = run.manifest.select(run.manifest.training_rows[there])
+    if len(manifest.classes) < 2:
+        return []
+    backbone = untuned_backbone(run, cache)
+    tokens = centre_tokens(replace(run.config, method="sskmeans"), manifest, backbone, cache)
+    return doubtful_labels(manifest, frozen_features(backbone, tokens, manifest.training_paths).cpu())
+
+
+def untuned_backbone(run: Run, cache: Path) -> Backbone:
+    """The backbone of a run as it was before the first step."""
+    backbone = run.config.backbone
+    assert backbone.tuned_blocks is not None and backbone.name is not None
+    return load_backbone(
+        backbone.name,
+        tuned_blocks=backbone.tuned_blocks,
+        tail_blocks=backbone.tail_blocks,
+        image_size=run.config.views.crop,
+        revision=backbone.revision,
+        cache=cache,
+    )
 
 
 def _second_clustering(feature: Tensor, label: Tensor, k: int, seed: int) -> Ids:

@@ -15,10 +15,11 @@ import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from debgcd import __version__
+from debgcd.data.crop import Picture
 from debgcd.errors import DataError, DebgcdError
 from debgcd.files import csv_field, write_text
 from debgcd.progress import progress
-from debgcd.report.describe import SHOWN, UNSURE, Description, describe, doubtful_labels, duplicates
+from debgcd.report.describe import SHOWN, UNSURE, Description, describe, duplicates
 from debgcd.report.look import Look, look
 from debgcd.report.plots import draw, image_file
 from debgcd.report.project import project
@@ -58,7 +59,7 @@ def render(look: Look, data: dict[str, Any], figures: Sequence[dict[str, str]] =
         sentence=_sentence(look),
         cards=_cards(look),
         warnings=_warnings(look, data),
-        labels=doubtful_labels(look),
+        labels=[{**vars(doubt), "file": _shown_name(look, doubt.file)} for doubt in look.doubts],
         figures=figures,
         skipped=_skipped(run),
         config=(run.folder / "config.yaml").read_text("utf-8"),
@@ -82,7 +83,6 @@ def page_data(look: Look, cache: Path) -> dict[str, Any]:
         pictures = thumbnails(paths, cache, report)
     labelled = look.label[chosen] >= 0
     place, how = _places(look, chosen)
-    base = _common([Path(path) for path in look.paths])
     rows = [look.rows.get(image, {}) for image in chosen]
     index = {category.id: category.category for category in look.categories}
 
@@ -94,7 +94,7 @@ def page_data(look: Look, cache: Path) -> dict[str, Any]:
     looks_new = [row.get("looks_new", "") for row in rows]
     truths = [look.run.manifest.truths[row] for row in look.run.manifest.training_rows[chosen]]
     images = {
-        "path": [os.path.relpath(path, base) for path in paths],
+        "path": [_shown_name(look, path) for path in paths],
         "labelled": labelled.tolist(),
         "category": look.category[chosen].tolist(),
         "confidence": column("confidence"),
@@ -240,9 +240,9 @@ def _skipped(run: Run) -> list[list[str]]:
         ) from error
 
 
-def _common(paths: Sequence[Path]) -> str:
-    """The folder that all paths are in."""
-    return os.path.commonpath([path.parent for path in paths])
+def _shown_name(look: Look, path: Picture | str) -> str:
+    """The path within the folder that all images are in, and the box if there is one: a report that is sent tells no more."""
+    return os.path.relpath(str(path), look.base)
 
 
 def _number(value: float | np.floating[Any]) -> float | None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
 
 from debgcd.inference.categories import Category
-from debgcd.report.describe import describe, doubtful_labels, duplicates
+from debgcd.report.describe import describe, duplicates
 from debgcd.report.look import Look
 from debgcd.report.thumbnails import fingerprints
 from debgcd.report.trust import category_means
@@ -57,6 +56,7 @@ def made() -> Look:
         means=category_means(feature, category, 3),
         trust=np.ones(3),
         parts={},
+        doubts=[],
     )
 
 
@@ -68,22 +68,6 @@ def test_what_is_shown_of_each_category() -> None:
     assert new.borderline == [8] and a.borderline == []
     assert (a.like, b.like, new.like) == (1, 0, 0)
     assert new.exemplars.index(9) > 6 or new.exemplars.index(10) > 6  # one image of a burst is enough
-
-
-def test_a_label_that_its_neighbours_contradict_is_listed() -> None:
-    random = np.random.default_rng(0)
-    label = np.array([0] * 20 + [1] * 20 + [-1] * 5)
-    feature = np.zeros((45, 4), np.float32)
-    feature[np.arange(45), np.where(label < 0, 2, label)] = 1
-    feature += 0.01 * random.normal(size=feature.shape).astype(np.float32)
-    label[3] = 1  # lies among those of class 0
-    whole = made()
-    part = Look(**{**whole.__dict__, "there": np.arange(45), "feature": feature, "label": label})
-    manifest = SimpleNamespace(training_paths=[Path(f"{i}.png") for i in range(45)])
-    part = Look(**{**part.__dict__, "run": SimpleNamespace(manifest=manifest)})
-    for block in (7, 1024):
-        (found,) = doubtful_labels(part, block)
-        assert found == {"file": "3.png", "label": "b", "instead": "a", "share": 1.0}
 
 
 def test_images_that_are_gone_are_not_shown() -> None:

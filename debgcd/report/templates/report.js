@@ -319,7 +319,7 @@ const table = {
     const columns = [["path", "file"], ["category", "category"], ["kind", "kind"], ["confidence", "confidence"]];
     if (images.novelty) columns.push(["novelty", "novelty"]);
     const head = () => make("tr", {}, make("th", { scope: "col" }, "image"), ...columns.map(([key, title]) => make(
-      "th", { scope: "col", "aria-sort": this.sort === key ? (this.down ? "descending" : "ascending") : "none" },
+      "th", { scope: "col", class: typeof this.value(shown[0], key) === "number" ? "number" : "", "aria-sort": this.sort === key ? (this.down ? "descending" : "ascending") : "none" },
       make("button", {
         type: "button", onclick: () => {
           this.down = this.sort === key ? !this.down : typeof this.value(shown[0], key) === "number";
