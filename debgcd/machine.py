@@ -67,7 +67,13 @@ def versions() -> dict[str, str]:
 
 def environment() -> dict[str, Any]:
     """environment.json of a run: platform, versions and ranks, to explain later why a number differs."""
-    return {"platform": platform.platform(), "cpu": platform.machine(), "ranks": ranks.count(), **versions()}
+    return {
+        "platform": platform.platform(),
+        "cpu": platform.machine(),
+        "ranks": ranks.count(),
+        "launch": ranks.launch(),
+        **versions(),
+    }
 
 
 def facts() -> dict[str, Any]:

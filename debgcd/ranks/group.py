@@ -23,7 +23,9 @@ from debgcd.files import parse_json
 
 TIMEOUT = 600.0  # seconds, until a run's configuration says otherwise
 BEAT = 1.0  # seconds between two signs of life
+PARTING = 5.0  # seconds that rank 0 waits at the end for ranks that do not end
 NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # as torchrun sets them
+AGENT = "TORCHELASTIC_USE_AGENT_STORE"  # "True": the launcher has the store
 TURN = "DEBGCD_TURN"  # names one of several jobs that share a store, such as the runs of `debgcd reproduce`
 
 T = TypeVar("T")
@@ -93,9 +95,17 @@ def restarted() -> bool:
     return launched() and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
 
 
+def launch() -> str | None:
+    """Names the launcher of this process, which is the same after a restart; None if there was none."""
+    if not launched():
+        return None
+    launcher = f"{os.environ.get('TORCHELASTIC_RUN_ID')} {socket.gethostname()} {os.getppid()}"
+    return hashlib.sha256(launcher.encode()).hexdigest()[:16]
+
+
 @contextmanager
 def joined() -> Iterator[None]:
-    """Take this rank's place among those that the environment names; refuses ranks that run other code."""
+    """Take this rank's place among those that the environment names."""
     if not launched():
         yield
         return
@@ -106,20 +116,33 @@ def joined() -> Iterator[None]:
     group = Group(_store(), number, ranks)
     token = _group.set(group)
     try:
-        code = first(_code)
-        if code != _code():
-            failed()
-            raise UsageError(
-                f"rank {number} on {socket.gethostname()} runs another debgcd or torch than rank 0; install the same version"
-            )
         yield
     finally:
         _group.reset(token)
-        if group.connected:
-            import torch.distributed as dist
+        with suppress(RuntimeError):
+            _part(group)
 
-            with suppress(RuntimeError):
-                dist.destroy_process_group()
+
+def _part(group: Group) -> None:
+    """End the connection. Without torchrun rank 0 has the store, and others could not tell how the job ended: it goes last."""
+    if group.connected:
+        import torch.distributed as dist
+
+        dist.destroy_process_group()
+    if group.rank:
+        group.store.add("parted", 1)
+    elif os.environ.get(AGENT) != "True":
+        end = time.monotonic() + PARTING
+        while group.store.add("parted", 0) < group.count - 1 and time.monotonic() < end:
+            time.sleep(0.01)
+
+
+def leave() -> bool:
+    """What ranks do together ends here, with a last meeting; True on rank 0, which may go on alone."""
+    leads = rank() == 0
+    meet()
+    _group.set(None)
+    return leads
 
 
 def _place() -> tuple[int, int]:
@@ -156,6 +179,12 @@ def _store() -> Any:
     return dist.PrefixStore(f"debgcd/{attempt}/{os.environ.get(TURN, '')}", store)
 
 
+def require_same_code() -> None:
+    """Refuse a rank that runs another version than rank 0."""
+    if count() > 1 and first(_code) != _code():
+        raise UsageError("runs another debgcd or torch than rank 0; install the same version")
+
+
 def _code() -> str:
     """A hash of what this rank runs."""
     import torch
@@ -169,7 +198,7 @@ def _code() -> str:
 
 def surroundings(turn: str) -> dict[str, str]:
     """What a process needs in its environment to take this rank's place in a job of its own, which all ranks name alike."""
-    return {TURN: turn, "TORCHELASTIC_USE_AGENT_STORE": "True"} if count() > 1 else {}
+    return {TURN: turn, AGENT: "True"} if count() > 1 else {}
 
 
 def set_timeout(seconds: float) -> None:
