@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import multiprocessing
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -24,6 +26,7 @@ from safetensors.torch import load_file
 from debgcd import ranks
 from debgcd.errors import DataError, UsageError
 from debgcd.model.precision import pick_device
+from debgcd.train.run import Run
 
 ROOT = Path(__file__).parents[2]
 STEPS = 12
@@ -57,7 +60,7 @@ class Job:
 
     def resume(self, run: Path, logs: Path) -> None:
         """Go on to the end, which must be that of the undisturbed run."""
-        assert together(["resume", run], logs) == [0, 0], said(logs, 2)
+        assert together(["resume", run, "--no-report"], logs) == [0, 0], said(logs, 2)
         assert result(run) == self.result
         assert logged_steps(run) == list(range(1, STEPS + 1))
 
@@ -141,6 +144,25 @@ def test_evaluation_on_eight_ranks_is_that_of_one(job: Job, tmp_path: Path) -> N
     assert codes == [0] * 8, said(tmp_path / "logs", 8)
     assert (run / "evaluation.json").read_bytes() == before
     assert (run / "evaluation.json").stat().st_mtime_ns > written
+
+
+def test_rank_0_writes_the_report_when_the_others_have_ended(job: Job, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(job.folder / "whole", run)
+    others = multiprocessing.get_context("fork").Semaphore(0)
+
+    def written(run: Run, out: Path, cache: Path) -> None:
+        assert others.acquire(timeout=60) and ranks.count() == 1
+        out.touch()
+
+    def ended() -> int:
+        code = command(["resume", run])()
+        others.release()
+        return code
+
+    first = command(["resume", run], replaced("debgcd.report.page.write_report", written))
+    assert ranked([first, ended], tmp_path) == [0, 0], said(tmp_path, 2)
+    assert "report: " in said(tmp_path, 2)[0] and (run / "report.html").exists() and not said(tmp_path, 2)[1]
 
 
 def hang() -> None:
