@@ -370,6 +370,9 @@ def test_a_rank_without_an_address(
     monkeypatch.setenv("RANK", "2")
     found = command("train", shared_folder, "-o", "nowhere")
     assert found.code == 2 and "RANK is 2 but WORLD_SIZE is 2" in found.complaint
+    monkeypatch.setenv("RANK", "1")
+    found = command("train", shared_folder, "--nonsense")
+    assert found.code == 2 and not found.err  # rank 0 says it
 
 
 def test_a_port_in_use(job: Job, tmp_path: Path) -> None:
@@ -445,8 +448,11 @@ def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     for name, value in (("count", 4), ("local_rank", 3), ("rank", 3)):
         monkeypatch.setattr(ranks, name, lambda value=value: value)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     with pytest.raises(UsageError, match="LOCAL_RANK is 3, but there are 2 GPUs here"):
         pick_device("auto")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert pick_device("auto").type == "cpu"  # ranks cannot talk by mps
 
 
 # Predictions, in parts.
