@@ -83,6 +83,7 @@ def steps(folder: Path, repeats: int) -> dict[str, float]:
         for name, launch in launches.items():
             run = folder / f"{name}-{number}".replace(" ", "-")
             settings = {"schedule.steps": STEPS, "schedule.batch": BATCH, "views.size": 96, "views.resize": 110}
+            settings["run.watch"] = "warn"  # noise has no categories, and all steps are to be taken
             words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
             words += [
                 "--set",

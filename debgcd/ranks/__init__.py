@@ -15,8 +15,6 @@ from debgcd.ranks.group import (
     failed,
     first,
     joined,
-    launch,
-    launched,
     leave,
     led,
     local_count,
@@ -25,11 +23,11 @@ from debgcd.ranks.group import (
     objects,
     rank,
     require_same_code,
-    restarted,
     set_timeout,
     share,
     surroundings,
 )
+from debgcd.ranks.place import launch, launched, restarted
 from debgcd.ranks.tensors import average, blobs, broadcast, collect, gather
 
 __all__ = [
