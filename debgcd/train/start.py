@@ -202,6 +202,7 @@ def _require_same_settings(run: Run, model: Model) -> None:
 
 def _to_the_end(run: Run, backbone: Backbone) -> Run:
     """Train; the caller holds the run directory's lock. It cannot be taken twice: leaving the inner one would free both."""
+    ranks.meet()  # all have read the run directory, which rank 0 may change from here on
     with _repeatable():
         tokens = open_tokens(run.config, run.manifest, backbone, cache_folder(run.config.run.cache))
         if run.config.k is None:
