@@ -1,6 +1,6 @@
-"""What several ranks cost and give: torchrun with one rank, two ranks over gloo, the transfers of a step, and a million rows.
+"""What several ranks cost and give: torchrun with one rank, two ranks over gloo, the parts of a step of ImageNet-1K, a million rows.
 
-.venv/bin/python benchmarks/ranks.py            a few minutes on two idle cores
+.venv/bin/python benchmarks/ranks.py            about 6 minutes on two idle cores
 
 Ratios come from alternating runs on one machine. Updates docs/scale.json and the table in docs/scale.md.
 """
@@ -8,6 +8,7 @@ Ratios come from alternating runs on one machine. Updates docs/scale.json and th
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import statistics
@@ -16,29 +17,35 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from grid import write_between
 from PIL import Image
+from torch.nn.functional import normalize
 
+from debgcd import config as configuration
 from debgcd import ranks
+from debgcd.data.sampler import Draws
 from debgcd.files import csv_text
 from debgcd.inference.categories import Category, categories
 from debgcd.inference.infer import Inference
 from debgcd.inference.predict import COLUMNS, prediction_table, predictions_csv
 from debgcd.machine import facts
+from debgcd.methods import create
+from debgcd.methods.base import Batch, Sizes
+from debgcd.model.network import Network, Output
 from debgcd.progress import say
+from debgcd.schedules import Progress
 
 ROOT = Path(__file__).resolve().parent.parent
 FILE, PAGE = ROOT / "docs" / "scale.json", ROOT / "docs" / "scale.md"
 STEPS, IMAGES, BATCH = 200, 64, 32
 ROWS, CATEGORIES = 1_000_000, 100
-WORDS_PER_ROW, PARAMETERS = (
-    4_020,
-    37_000_000,
-)  # what ImageNet-1K's heads say of a view, and what is trained (docs/scale.md)
+# ImageNet-1K, as docs/scale.md counts it: what the heads say of a view, what is trained, how much there is of it
+VIEWS, WORDS_PER_ROW, PARAMETERS = 2048, 4_024, 36_900_000
+TRAINING_IMAGES, IMAGE_BYTES, SET_STEPS, SET_RANKS = 1_281_167, 140e9, 250_000, 8
 SMALLER = 16  # the transfers are measured with a sixteenth of that
 
 
@@ -55,6 +62,7 @@ def main() -> None:
             "facts": facts(),
             "steps": steps(Path(folder), options.repeats),
             "transfers": measured(),
+            "parts": parts(Path(folder)),
             "rows": rows(),
         }
     FILE.write_text(json.dumps(entries, indent=2) + "\n", "utf-8")
@@ -75,6 +83,7 @@ def steps(folder: Path, repeats: int) -> dict[str, float]:
         for name, launch in launches.items():
             run = folder / f"{name}-{number}".replace(" ", "-")
             settings = {"schedule.steps": STEPS, "schedule.batch": BATCH, "views.size": 96, "views.resize": 110}
+            settings["run.watch"] = "warn"  # noise has no categories, and all steps are to be taken
             words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
             words += [
                 "--set",
@@ -120,13 +129,36 @@ def measured() -> dict[str, float]:
 
 def transfers() -> None:
     with ranks.joined():
-        said = torch.zeros(2048 // SMALLER, WORDS_PER_ROW)
+        said = torch.zeros(VIEWS // SMALLER, WORDS_PER_ROW)
         gradient = torch.zeros(PARAMETERS // SMALLER)
         found = {"gather": timed(lambda: ranks.gather(said)), "average": timed(lambda: ranks.average([gradient]))}
         sizes = {"gather": said.numel() * 4 * ranks.count(), "average": gradient.numel() * 4}
         if ranks.rank() == 0:
             print(json.dumps({name: sizes[name] / seconds / 1e9 for name, seconds in found.items()}), flush=True)
         ranks.meet()
+
+
+def parts(folder: Path) -> dict[str, float]:
+    """Seconds of what every rank does of all rows of ImageNet-1K, and gigabytes per second of hashing files on one core."""
+    config = configuration.override(configuration.compose("paper"), {"k": 1000}, where="benchmark")
+    method = create(config, Sizes(768, 1000, 500, TRAINING_IMAGES))
+    random = torch.Generator().manual_seed(0)
+    shapes = {"classifier": (1000,), "debiased": (1000,), "projection": (256,), "detector": (500, 2)}
+    label = np.where(np.arange(VIEWS // 2) % 2, -1, np.arange(VIEWS // 2) % 500)
+    numbers = np.arange(len(label))
+    batch = Batch.of(torch.empty(VIEWS, 1), Draws(numbers, numbers), label, "cpu")
+
+    def loss() -> None:
+        heads = {name: torch.randn(VIEWS, *shape, generator=random) for name, shape in shapes.items()}
+        heads = {name: normalize(rows, dim=1).requires_grad_() for name, rows in heads.items()}
+        output = Output(torch.zeros(VIEWS, 768), heads)
+        method.loss(cast(Network, lambda tokens, heads=None: output), batch, Progress(0, 1000, 10)).total.backward()
+
+    file = folder / "bytes"
+    file.write_bytes(bytes(200_000_000))
+    with open(file, "rb") as content:
+        hashing = timed(lambda: (content.seek(0), hashlib.file_digest(content, "sha256")), 3)
+    return {"loss": timed(loss, 3), "hashing": 0.2 / hashing}
 
 
 def timed(work: Any, repeats: int = 15) -> float:
@@ -179,12 +211,37 @@ def table(entries: dict[str, Any]) -> str:
     lines.append(
         f"| predictions.csv of a million images, from what the model says | {written['seconds']:.1f} s | {loop} |"
     )
+    lines.append(
+        f"| loss of ImageNet-1K's {VIEWS:,} rows and its gradient, one core | {entries['parts']['loss']:.2f} s | |"
+    )
+    lines.append(f"| hashing files, one core | {entries['parts']['hashing']:.2f} GB/s | |")
+    lines += ["", *imagenet(entries)]
     about = entries["facts"]
     lines.append("")
     lines.append(
         f"Measured {about['date']} on {about['processor']}, {about['cores']} cores, torch {about['versions']['torch']}."
     )
     return "\n".join(lines)
+
+
+def imagenet(entries: dict[str, Any]) -> list[str]:
+    """Seconds for ImageNet-1K, from the parts above: what ranks add to a step, and what is done once."""
+    speed, part, written = entries["transfers"], entries["parts"], entries["rows"]
+    gathered, summed = VIEWS * WORDS_PER_ROW * 4 / 1e9, PARAMETERS * 4 / 1e9
+    gather, average = gathered / speed["gather"], summed / speed["average"]
+    step = gather + average + part["loss"]
+    return [
+        f"ImageNet-1K from these parts, if {SET_RANKS} ranks were as fast as two ranks of this machine without GPUs:",
+        "",
+        f"- a step: {1000 * gathered:.0f} MB gathered in {gather:.2f} s, {1000 * summed:.0f} MB summed in {average:.2f} s, the "
+        f"loss of all rows in {part['loss']:.2f} s on every rank; {step:.2f} s besides trunk and tail",
+        f"- {SET_STEPS:,} steps: {SET_STEPS * step / 3600:.0f} h besides trunk and tail; transfers alone over 100 Gbit/s: "
+        f"{SET_STEPS * 2 * (summed + gathered / 2) * (SET_RANKS - 1) / SET_RANKS / 12.5 / 3600:.1f} h",
+        f"- hashing {IMAGE_BYTES / 1e9:.0f} GB once: {IMAGE_BYTES / 1e9 / part['hashing'] / 60:.0f} min on one core, if the disk "
+        "is as fast",
+        f"- predictions.csv of {TRAINING_IMAGES:,} images, without the network: "
+        f"{written['seconds'] * TRAINING_IMAGES / ROWS:.0f} s",
+    ]
 
 
 if __name__ == "__main__":

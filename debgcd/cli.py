@@ -7,6 +7,7 @@ import errno
 import io
 import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -101,6 +102,7 @@ def _do(options: argparse.Namespace) -> int:
     """Run the command, and say what went wrong."""
     try:
         with _termination_as_interrupt(), _results_of_the_first_rank():
+            ranks.require_same_code()
             options.command(options)
             sys.stdout.flush()  # here, where what goes wrong can still be said
             ranks.meet()
@@ -187,7 +189,8 @@ def _has_working_directory() -> bool:
 
 def _complain(text: str, code: int) -> int:
     if ranks.failed():  # of several ranks, the first one whose error it is
-        say(f"debgcd: {text}", every_rank=True)
+        whose = f"rank {ranks.rank()} on {socket.gethostname()}: " if ranks.rank() and code in (2, 3) else ""
+        say(f"debgcd: {whose}{text}", every_rank=True)
     return code
 
 
@@ -215,6 +218,8 @@ def _how_to_go_on(options: argparse.Namespace) -> str:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> Any:
+        if ranks.launched() and os.environ["RANK"] != "0":
+            raise SystemExit(UsageError.exit_code)  # all ranks have the same words, and rank 0 speaks
         raise SystemExit(_complain(f"{message}; see {self.prog} --help", UsageError.exit_code))
 
 

@@ -29,8 +29,8 @@ from debgcd.inference.model import LABELS, Label, Model, save_model
 from debgcd.machine import cache_folder
 from debgcd.options import Config, k_values
 from debgcd.train.decide import choose_preset
-from debgcd.train.run import require_new
-from debgcd.train.start import begin
+from debgcd.train.run import new_run, require_new
+from debgcd.train.start import begin_locked, require_ready
 
 Images = Sequence[Any] | NDArray[Any]  # see `Discoverer`
 
@@ -82,8 +82,11 @@ class Discoverer(BaseEstimator):
             self._temporary = tempfile.TemporaryDirectory(prefix="debgcd-")  # deleted together with this object
         folder = Path(self._temporary.name) / "run" if self.run is None else Path(self.run)
         require_new(folder)
-        given = _listed(X, folder / "images", y, groups)
-        self.run_ = begin(given, self._config(given), folder)
+        with new_run(folder):  # held before arrays are written into it
+            given = _listed(X, folder / "images", y, groups)
+            config = self._config(given)
+            require_ready(given, config)
+            self.run_ = begin_locked(given, config, folder)
         self._folder: Path | None = folder
         model = prediction.open_model(folder, cache_folder(self.cache))
         labels = _labels(y, [category.id for category in model.categories if category.known])

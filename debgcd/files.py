@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -195,8 +196,10 @@ def lock(folder: Path, doing: str = "working on the run") -> Iterator[None]:
 
 
 @contextmanager
-def turn(folder: Path, key: str, on_wait: Callable[[], None]) -> Iterator[None]:
-    """Let one process at a time work on `key` (hexadecimal); `on_wait` is called if another process holds it.
+def turn(folder: Path, key: str, on_wait: Callable[[bool], None]) -> Iterator[None]:
+    """Let one process at a time work on `key` (hexadecimal).
+
+    While another process holds it, `on_wait` is called again and again, with True the first time.
 
     All keys share one lock file and lock one byte each, so lock files do not pile up.
     """
@@ -206,10 +209,13 @@ def turn(folder: Path, key: str, on_wait: Callable[[], None]) -> Iterator[None]:
         yield
         return
     with open(folder / ".lock", "a") as file:
-        place = int(key[:15], 16)
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
-        except BlockingIOError:
-            on_wait()
-            fcntl.lockf(file, fcntl.LOCK_EX, 1, place)
+        place, first = int(key[:15], 16), True
+        while True:
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
+                break
+            except BlockingIOError:
+                on_wait(first)
+                first = False
+                time.sleep(0.05)
         yield

@@ -66,8 +66,10 @@ def versions() -> dict[str, str]:
 
 
 def environment() -> dict[str, Any]:
-    """environment.json of a run: platform, versions and ranks, to explain later why a number differs."""
-    return {"platform": platform.platform(), "cpu": platform.machine(), "ranks": ranks.count(), **versions()}
+    """environment.json of a run: platform, versions and ranks, to explain later why a number differs; and who launched it."""
+    found = {"platform": platform.platform(), "cpu": platform.machine(), "ranks": ranks.count(), **versions()}
+    launch = ranks.launch()
+    return found if launch is None else {**found, "launch": launch}
 
 
 def facts() -> dict[str, Any]:

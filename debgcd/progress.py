@@ -6,7 +6,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Protocol
@@ -43,6 +43,17 @@ def say(text: str, every_rank: bool = False) -> None:
         print("\n" * (len(text) - len(line)) + escaped(line), file=sys.stderr, flush=True)
     except OSError:  # a full disk, a closed terminal: not worth losing the work
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (until the process ends)
+
+
+def waiting(text: str) -> Callable[[bool], None]:
+    """For `files.turn`: says what is waited for, and shows other ranks that this one lives."""
+
+    def wait(first: bool) -> None:
+        ranks.alive()
+        if first:
+            say(text)
+
+    return wait
 
 
 @contextmanager

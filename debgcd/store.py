@@ -15,7 +15,6 @@ import itertools
 import json
 import os
 import shutil
-import socket
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from numpy.typing import NDArray
 from debgcd import __version__, ranks
 from debgcd.errors import DataError
 from debgcd.files import FULL, amount, read_json, turn, write_bytes, write_json
-from debgcd.progress import say
+from debgcd.progress import say, waiting
 
 FACTS, RECORDS, ENDS = "facts.json", "records", "ends"
 SAFE_EVERY = 64_000_000  # bytes between two flushes to disk: the most work that a kill can lose
@@ -112,9 +111,7 @@ def open_store(folder: Path, recipe: Recipe) -> Store:
 def _back() -> str:
     if ranks.rank() == 0:
         return "back; check the disk, or choose another cache folder"
-    return (
-        f"by rank {ranks.rank()} on {socket.gethostname()}; choose another cache folder, on a disk that all ranks share"
-    )
+    return "here; choose another cache folder, on a disk that all ranks share"
 
 
 @contextmanager
@@ -124,7 +121,7 @@ def _turn(folder: Path, recipe: Recipe) -> Iterator[None]:
         yield
         return
     folder.mkdir(parents=True, exist_ok=True)
-    with turn(folder, recipe.key, lambda: say(f"{recipe.what}: another run is computing it; waiting")):
+    with turn(folder, recipe.key, waiting(f"{recipe.what}: another run is computing it; waiting")):
         yield
 
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import threading
 from pathlib import Path
 
-from debgcd.files import write_text
+import pytest
+
+from debgcd import ranks
+from debgcd.files import turn, write_text
+from debgcd.progress import waiting
 
 
 def test_a_link_is_followed(tmp_path: Path) -> None:
@@ -26,3 +31,31 @@ def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path: Path) -> None:
     reader.join(timeout=10)
     assert read == ["text"]
     assert pipe.is_fifo()
+
+
+def test_a_process_that_waits_for_its_turn_shows_signs_of_life(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Other ranks wait for it meanwhile, however long it takes."""
+    signs: list[int] = []
+    monkeypatch.setattr(ranks, "alive", lambda: signs.append(1))
+    process = multiprocessing.get_context("fork")
+    held, free = process.Event(), process.Event()
+
+    def hold() -> None:
+        with turn(tmp_path, "ab", lambda first: None):
+            held.set()
+            free.wait(20)
+
+    def wait(first: bool) -> None:
+        waiting("busy")(first)
+        if len(signs) == 3:
+            free.set()
+
+    other = process.Process(target=hold)
+    other.start()
+    assert held.wait(20)
+    with turn(tmp_path, "ab", wait):
+        pass
+    other.join()
+    assert len(signs) >= 3 and capsys.readouterr().err == "busy\n"

@@ -383,7 +383,7 @@ class Pair:
         self.first = FORK.Process(target=self.compute, daemon=True)
         self.first.start()
         assert self.hear() == "computing"
-        monkeypatch.setattr(store, "say", lambda text: self.news[1].send(text))
+        monkeypatch.setattr("debgcd.progress.say", lambda text: self.news[1].send(text))
         self.second = FORK.Process(target=self.want, daemon=True)
         self.second.start()
         assert self.hear() == "view bank: another run is computing it; waiting"

@@ -71,7 +71,7 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
 
 def train(options: argparse.Namespace) -> None:
     """`debgcd train`."""
-    from debgcd.train.run import require_apart, require_new
+    from debgcd.train.run import begun_by_launcher, require_apart, require_new
     from debgcd.train.start import begin, require_ready
     from debgcd.train.start import resume as go_on
 
@@ -83,7 +83,7 @@ def train(options: argparse.Namespace) -> None:
     config = configured(options, source, start)
     require_ready(source.manifest, config)
     require_apart(options.out, source.folder)
-    if ranks.restarted() and ranks.first((options.out / "config.yaml").is_file):
+    if ranks.restarted() and ranks.first(lambda: begun_by_launcher(options.out)):
         _end(go_on(options.out, options.verify), options)  # torchrun --max-restarts repeats the command
         return
     if ranks.rank() == 0:
@@ -127,15 +127,9 @@ def _end(run: Run, options: argparse.Namespace) -> None:
 
 
 def _report(run: Run, options: argparse.Namespace) -> None:
-    """Write the report, unless it was not asked for or several ranks would have to agree on it."""
-    if options.no_report:
-        return
-    if ranks.count() > 1:
-        print(
-            f"report: not written by several ranks; to write it: debgcd report {escaped(shlex.quote(str(run.folder)))}"
-        )
-        return
-    report_at_the_end(run)
+    """Write the report, unless it was not asked for; of several ranks, rank 0 does it when the others have ended."""
+    if not options.no_report and ranks.leave():
+        report_at_the_end(run)
 
 
 def _print_results(run: Run) -> None:

@@ -16,6 +16,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from debgcd import ranks
 from debgcd.data.crop import Crop, Picture, number_text
 from debgcd.errors import DataError
 from debgcd.progress import Report
@@ -79,6 +80,7 @@ def read_contents(paths: Sequence[Picture], cache: Path, on_progress: Report | N
             for done, (rows, digest) in enumerate(zip(same.values(), read, strict=True), 1):
                 for i in rows:
                     digests[i] = digest
+                ranks.alive()
                 if on_progress is not None:
                     on_progress(done, len(unread))
         finally:  # told to stop: the files that no thread reads yet are not waited for

@@ -18,14 +18,14 @@ Precision = Literal["fp32", "bf16"]
 def pick_device(name: str) -> torch.device:
     """The device of this name; "auto" takes CUDA or Apple's GPU where there is one. Each rank has a GPU of its own."""
     if name == "auto":
-        other = "mps" if torch.backends.mps.is_available() else "cpu"
+        other = "mps" if torch.backends.mps.is_available() and ranks.count() == 1 else "cpu"  # ranks cannot talk by mps
         name = "cuda" if torch.cuda.is_available() else other
     if name == "cuda" and ranks.count() > 1:
         there = torch.cuda.device_count()
         if ranks.local_rank() >= there:
             raise UsageError(
-                f"rank {ranks.rank()} is number {ranks.local_rank()} on its machine, which has {there} GPUs; start one "
-                "process per GPU, or use the device cpu"
+                f"LOCAL_RANK is {ranks.local_rank()}, but there are {there} GPUs here; start one process per GPU, or use the "
+                "device cpu"
             )
         name = f"cuda:{ranks.local_rank()}"
     try:

@@ -15,18 +15,19 @@ from debgcd.ranks.group import (
     failed,
     first,
     joined,
-    launched,
+    leave,
     led,
     local_count,
     local_rank,
     meet,
     objects,
     rank,
-    restarted,
+    require_same_code,
     set_timeout,
     share,
     surroundings,
 )
+from debgcd.ranks.place import launch, launched, restarted
 from debgcd.ranks.tensors import average, blobs, broadcast, collect, gather
 
 __all__ = [
@@ -41,13 +42,16 @@ __all__ = [
     "first",
     "gather",
     "joined",
+    "launch",
     "launched",
+    "leave",
     "led",
     "local_count",
     "local_rank",
     "meet",
     "objects",
     "rank",
+    "require_same_code",
     "restarted",
     "set_timeout",
     "share",

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 import os
 import re
-import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from datetime import timedelta
-from pathlib import Path
 from typing import Any, TypeVar
 
-from debgcd import __version__
 from debgcd.errors import DebgcdError, UsageError
 from debgcd.files import parse_json
+from debgcd.ranks.place import AGENT, TIMEOUT, TURN, code, launched, open_store, place
 
-TIMEOUT = 600.0  # seconds, until a run's configuration says otherwise
 BEAT = 1.0  # seconds between two signs of life
-NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # as torchrun sets them
-TURN = "DEBGCD_TURN"  # names one of several jobs that share a store, such as the runs of `debgcd reproduce`
+PARTING = 5.0  # seconds that rank 0 waits at the end for ranks that do not end
 
 T = TypeVar("T")
 
@@ -83,93 +77,57 @@ def share(items: int, unit: int = 1) -> slice:
     return slice(start, end)
 
 
-def launched() -> bool:
-    """Whether a launcher such as torchrun started this process."""
-    return "RANK" in os.environ
-
-
-def restarted() -> bool:
-    """Whether torchrun started the job again after a failure (`--max-restarts`)."""
-    return launched() and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
-
-
 @contextmanager
 def joined() -> Iterator[None]:
-    """Take this rank's place among those that the environment names; refuses ranks that run other code."""
+    """Take this rank's place among those that the environment names."""
     if not launched():
         yield
         return
-    number, ranks = _place()
+    number, ranks = place()
     if ranks == 1:
         yield
         return
-    group = Group(_store(), number, ranks)
+    group = Group(open_store(), number, ranks)
     token = _group.set(group)
     try:
-        code = first(_code)
-        if code != _code():
-            failed()
-            raise UsageError(
-                f"rank {number} on {socket.gethostname()} runs another debgcd or torch than rank 0; install the same version"
-            )
         yield
     finally:
         _group.reset(token)
-        if group.connected:
-            import torch.distributed as dist
-
-            with suppress(RuntimeError):
-                dist.destroy_process_group()
+        with suppress(RuntimeError):
+            _part(group)
 
 
-def _place() -> tuple[int, int]:
-    missing = [name for name in NEEDED if not os.environ.get(name)]
-    if missing:
-        raise UsageError(
-            f"RANK is set but {missing[0]} is not; start with torchrun, set all of {', '.join(NEEDED)}, or unset RANK"
-        )
-    try:
-        number, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        int(os.environ["MASTER_PORT"]), int(os.environ.get("LOCAL_RANK", "0"))
-    except ValueError as error:
-        raise UsageError(f"RANK, WORLD_SIZE, LOCAL_RANK and MASTER_PORT must be whole numbers ({error})") from error
-    if not 0 <= number < ranks:
-        raise UsageError(f"RANK is {number} but WORLD_SIZE is {ranks}; ranks are numbered from 0 to WORLD_SIZE - 1")
-    return number, ranks
+def _part(group: Group) -> None:
+    """End the connection. Without torchrun rank 0 has the store, and others could not tell how the job ended: it goes last."""
+    if group.connected:
+        import torch.distributed as dist
+
+        dist.destroy_process_group()
+    if group.rank:
+        group.store.add("parted", 1)
+    elif os.environ.get(AGENT) != "True":
+        end = time.monotonic() + PARTING
+        while group.store.add("parted", 0) < group.count - 1 and time.monotonic() < end:
+            time.sleep(0.01)
 
 
-def _store() -> Any:
-    """The key-value store that torchrun started, else one that rank 0 starts."""
-    import torch.distributed as dist
-
-    where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-    try:
-        store, _, _ = next(dist.rendezvous("env://", timeout=timedelta(seconds=TIMEOUT)))
-    except (RuntimeError, ValueError, OSError) as error:
-        if "EADDRINUSE" in str(error) or "in use" in str(error):
-            raise UsageError(f"{where} is in use by another program; choose another MASTER_PORT") from error
-        raise UsageError(
-            f"rank {os.environ['RANK']} cannot reach the other ranks at {where}; check MASTER_ADDR and MASTER_PORT, and that "
-            f"all {os.environ['WORLD_SIZE']} ranks were started"
-        ) from error
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # what was said before a restart is still in the store
-    return dist.PrefixStore(f"debgcd/{attempt}/{os.environ.get(TURN, '')}", store)
+def leave() -> bool:
+    """What ranks do together ends here, with a last meeting; True on rank 0, which may go on alone."""
+    leads = rank() == 0
+    meet()
+    _group.set(None)
+    return leads
 
 
-def _code() -> str:
-    """A hash of what this rank runs."""
-    import torch
-
-    digest = hashlib.sha256(f"{__version__} {torch.__version__}".encode())
-    folder = Path(__file__).parents[1]
-    for path in sorted(folder.rglob("*.py")):
-        digest.update(str(path.relative_to(folder)).encode() + path.read_bytes())
-    return digest.hexdigest()
+def require_same_code() -> None:
+    """Refuse a rank that runs another version than rank 0."""
+    if count() > 1 and first(code) != code():
+        raise UsageError("runs another debgcd or torch than rank 0; install the same version")
 
 
 def surroundings(turn: str) -> dict[str, str]:
     """What a process needs in its environment to take this rank's place in a job of its own, which all ranks name alike."""
-    return {TURN: turn, "TORCHELASTIC_USE_AGENT_STORE": "True"} if count() > 1 else {}
+    return {TURN: turn, AGENT: "True"} if count() > 1 else {}
 
 
 def set_timeout(seconds: float) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -33,33 +34,42 @@ class Need:
 
     what: str
     place: Path
-    size: int  # bytes
+    size: int  # bytes, about
     otherwise: str  # how to do with less
+    missing: Callable[[], int] | None = None  # what of it is not there yet; takes time, as all images are hashed
 
 
 def require_room(config: Config, manifest: Manifest, backbone: Backbone, folder: Path) -> None:
-    """Refuse a run that does not fit on its disks; `config` with all but K decided."""
-    cache, paths = cache_folder(config.run.cache), manifest.training_paths
+    """Refuse a run that does not fit on its disks, from where it stands; `config` with all but K decided."""
+    cache, paths, kinds = cache_folder(config.run.cache), manifest.training_paths, METHODS[config.method].views
+    own = max(0, run_bytes(config, manifest, backbone) - _written(folder))
+    begun = (folder / "config.yaml").exists()
     needs = [
-        Need("checkpoints and model", folder, run_bytes(config, manifest, backbone), "choose another run directory")
+        Need(
+            "checkpoints and model",
+            folder,
+            own,
+            "set run.keep to 1 in its config.yaml" if begun else "choose another run directory",
+        )
     ]
     without = "choose another cache folder, or do without it"
     if config.views.bank == "on":
-        kinds = stored_kinds(METHODS[config.method].views)
-        size = bank_bytes(len(paths), config.views, token_shape(backbone, config.views.crop), kinds)
-        if size > free_bytes(cache):  # hashing all images only where it may matter
-            size = missing_views(backbone, paths, config.views, cache, METHODS[config.method].views)
-        needs.append(Need("the view bank", cache, size, f"{without} (views.bank: off)"))
+        size = bank_bytes(len(paths), config.views, token_shape(backbone, config.views.crop), stored_kinds(kinds))
+        missing = partial(missing_views, backbone, paths, config.views, cache, kinds)
+        needs.append(Need("the view bank", cache, size, f"{without} (views.bank: off)", missing))
     if config.run.image_cache == "on":
-        size = about_bytes(len(paths), config.views.short_side)
-        if size > free_bytes(cache):
-            size = missing_pixels(paths, config.views, cache)
-        needs.append(Need("the image cache", cache, size, f"{without} (run.image_cache: off)"))
+        size, missing = (
+            about_bytes(len(paths), config.views.short_side),
+            partial(missing_pixels, paths, config.views, cache),
+        )
+        needs.append(Need("the image cache", cache, size, f"{without} (run.image_cache: off)", missing))
     disks: dict[int, list[Need]] = {}
     for need in needs:
         disks.setdefault(os.stat(existing(need.place)).st_dev, []).append(need)
     for shared in disks.values():
         free = free_bytes(shared[0].place)
+        if sum(need.size for need in shared) > free:
+            shared = [replace(need, size=need.missing()) if need.missing else need for need in shared]
         if sum(need.size for need in shared) > free:
             listed = " and ".join(
                 f"{amount(need.size)} in {need.place} for {need.what}" for need in shared if need.size
@@ -87,6 +97,12 @@ def run_bytes(config: Config, manifest: Manifest, backbone: Backbone) -> int:
     best = 2 * model * ((config.model_kept == "best-old") + (config.run.watch == "act" and method.trains))
     own = saved * (model + momentum + _bytes(network.remembered().values())) + best + model + ROW * len(manifest)
     return 2 * own if method.first is not None and config.start is None else own  # its first stage stays in a folder
+
+
+def _written(folder: Path) -> int:
+    """What a run has written already of what `run_bytes` counts."""
+    places = (folder / name for name in ("checkpoints", "model", "first"))
+    return sum(file.stat().st_size for place in places for file in place.rglob("*") if file.is_file())
 
 
 def _bytes(tensors: Iterable[Tensor]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from debgcd.data.contents import Contents
 from debgcd.data.crop import Picture
 from debgcd.data.manifest import Manifest, read_manifest, write_manifest, write_skipped
 from debgcd.errors import DataError, UsageError
-from debgcd.files import lock, write_json, write_text
+from debgcd.files import lock, read_json, write_json, write_text
 from debgcd.inference.decisions import carry
 from debgcd.machine import environment
 from debgcd.options import Config
@@ -28,7 +28,6 @@ BEFORE = "before.json"
 FIRST = ("manifest.csv", "skipped.csv", "environment.json", IMAGES, BEFORE)
 BEGINNING = {name for file in FIRST for name in (file, f".{file}.tmp")}
 BEGINNING |= {".lock"}
-ARRAYS = "images"  # where Discoverer writes images that it is given as arrays, before the run begins
 
 
 @dataclass(frozen=True)
@@ -111,7 +110,7 @@ def new_run(folder: Path) -> Iterator[None]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     with lock(folder):
-        _require_empty(folder, BEGINNING | {ARRAYS})
+        _require_empty(folder, BEGINNING)
         yield
 
 
@@ -119,6 +118,14 @@ def _require_empty(folder: Path, besides: set[str]) -> None:
     if {entry.name for entry in folder.iterdir()} - besides:
         hint = f"; to continue the run in it: debgcd resume {folder}" if (folder / "config.yaml").exists() else ""
         raise UsageError(f"the run directory {folder} is not empty; choose another run directory{hint}")
+
+
+def begun_by_launcher(folder: Path) -> bool:
+    """Whether the launcher that started this process began this run, before it had to start again."""
+    with suppress(OSError, ValueError, AttributeError):
+        launch = read_json(folder / "environment.json").get("launch")
+        return launch == ranks.launch() is not None and (folder / "config.yaml").is_file()
+    return False
 
 
 def require_apart(folder: Path, source: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -35,7 +34,7 @@ from debgcd.train.finish import evaluate, reviewed, unlabelled, write_evaluation
 from debgcd.train.loop import train
 from debgcd.train.quality import decides, expected, levels, told
 from debgcd.train.room import require_room
-from debgcd.train.run import Run, finished_run, new_run, open_run, require_same_images
+from debgcd.train.run import IMAGES, Run, finished_run, new_run, open_run, require_same_images
 from debgcd.train.run import create as create_run
 from debgcd.train.setup import Setup, centre_tokens, open_tokens, prepare
 
@@ -54,10 +53,13 @@ def begin(manifest: Manifest, config: Config, folder: Path, verify: bool = False
     if ranks.rank():
         return _follow(folder)
     with new_run(folder):
-        return _begin(manifest, config, folder, verify, before)
+        return begin_locked(manifest, config, folder, verify, before)
 
 
-def _begin(manifest: Manifest, config: Config, folder: Path, verify: bool, before: Before | None) -> Run:
+def begin_locked(
+    manifest: Manifest, config: Config, folder: Path, verify: bool = False, before: Before | None = None
+) -> Run:
+    """As `begin` without ranks, for a caller that has called `require_ready` and holds the run directory's lock (`new_run`)."""
     if verify:
         forget_contents(manifest.paths, cache_folder(config.run.cache))
     listed = manifest
@@ -109,7 +111,9 @@ def resume(folder: Path, verify: bool = False) -> Run:
             forget_contents(run.manifest.paths, cache_folder(run.config.run.cache))
         require_same_images(run, _contents(run.manifest, run.config))
         _say_ranks(run)
-        return _lead(run, run_backbone(run))
+        backbone = run_backbone(run)
+        require_room(run.config, run.manifest, backbone, folder)
+        return _lead(run, backbone)
 
 
 def _say_ranks(run: Run) -> None:
@@ -122,7 +126,7 @@ def _say_ranks(run: Run) -> None:
 
 def _lead(run: Run, backbone: Backbone) -> Run:
     """Rank 0 has written or opened the run directory; tell the others, and train."""
-    ranks.first(lambda: _digest(run))
+    ranks.first(lambda: _digest(run.folder))
     return _to_the_end(run, backbone)
 
 
@@ -131,21 +135,24 @@ def _follow(folder: Path) -> Run:
     expected, end = ranks.first(str), time.monotonic() + SEEN
     if expected == FINISHED:
         return open_run(folder)
-    while not (folder / "config.yaml").is_file() and time.monotonic() < end:  # a network's disk may take its time
+    while _digest(folder) != expected:  # a network's disk may take its time
+        if time.monotonic() > end:
+            raise DataError(
+                f"the files that rank 0 writes to {folder} are not seen here; choose another run directory, on a disk that "
+                "all ranks share"
+            )
         time.sleep(0.1)
-    if not (folder / "config.yaml").is_file() or _digest(run := open_run(folder)) != expected:
-        raise DataError(
-            f"rank {ranks.rank()} on {socket.gethostname()} does not see the files that rank 0 writes to {folder}; choose "
-            "another run directory, on a disk that all ranks share"
-        )
+    run = open_run(folder)
     ranks.set_timeout(run.config.run.timeout)
     require_same_images(run, _contents(run.manifest, run.config))
     return _to_the_end(run, run_backbone(run))
 
 
-def _digest(run: Run) -> str:
-    files = (run.folder / name for name in ("config.yaml", "images.sha256"))
-    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+def _digest(folder: Path) -> str:
+    """Of what a run begins with; of nothing if it is not there."""
+    with suppress(FileNotFoundError):
+        return hashlib.sha256(b"".join((folder / name).read_bytes() for name in ("config.yaml", IMAGES))).hexdigest()
+    return ""
 
 
 def _contents(manifest: Manifest, config: Config) -> Contents:
@@ -184,6 +191,7 @@ def _require_same_settings(run: Run, model: Model) -> None:
 
 def _to_the_end(run: Run, backbone: Backbone) -> Run:
     """Train; the caller holds the run directory's lock. It cannot be taken twice: leaving the inner one would free both."""
+    ranks.meet()  # all have read the run directory, which rank 0 may change from here on
     with _repeatable():
         tokens = open_tokens(run.config, run.manifest, backbone, cache_folder(run.config.run.cache))
         if run.config.k is None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from debgcd import ranks
 from debgcd.data import contents
 from debgcd.data.contents import forget_contents, read_contents
 from debgcd.errors import DataError
@@ -80,6 +81,14 @@ def test_a_file_with_another_size_time_or_inode_is_read(
     change(paths[2])
     read.clear()
     assert read_contents(paths, cache).sha256 == whole(paths) and read == ["2.png"]
+
+
+def test_hashing_shows_other_ranks_that_this_one_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a").write_bytes(b"a")
+    signs: list[int] = []
+    monkeypatch.setattr(ranks, "alive", lambda: signs.append(1))
+    read_contents([tmp_path / "a"], tmp_path / "cache")
+    assert signs
 
 
 def test_other_lists_share_what_is_known(tmp_path: Path, read: list[str]) -> None:

@@ -71,9 +71,9 @@ def test_a_bank_that_is_there_needs_no_room(
     first = train(shared_folder, tmp_path / "first", "--bank", "on", "--cache", cache, "--method", "kmeans")
     assert first.code == 0
     (bank,) = (cache / "banks").glob("*/records")
-    needed = size_of(tmp_path / "first") + 100_000
     assert bank.stat().st_size > 1000
-    free(monkeypatch, max(needed, bank.stat().st_size - 1))
+    monkeypatch.setattr("debgcd.train.room.bank_bytes", lambda *_: 10**9)
+    free(monkeypatch, 10**9)  # enough for each of bank and checkpoints, not for both
     said = train(shared_folder, tmp_path / "second", "--bank", "on", "--cache", cache, "--method", "kmeans")
     assert said.code == 0, said.err
 
@@ -86,9 +86,9 @@ def test_a_full_device_is_named_with_the_amounts() -> None:
 
 @pytest.mark.parametrize("name", ["state.safetensors", "model.safetensors"])
 def test_a_disk_that_is_full_in_the_middle_of_a_run(
-    train: Train, shared_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    train: Train, command: Train, shared_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """What the system says of a write names no file."""
+    """What the system says of a write names no file. Nor does it go on where there is still no room."""
     original = Path.write_bytes
 
     def write_bytes(path: Path, content: bytes) -> int:
@@ -107,3 +107,11 @@ def test_a_disk_that_is_full_in_the_middle_of_a_run(
     )
     assert ("needed" in said.complaint) == name.startswith("state")
     assert said.complaint.endswith(f"; to continue: debgcd resume {run}")
+    monkeypatch.undo()
+    missing = 10_000
+    monkeypatch.setattr("debgcd.train.room.run_bytes", lambda *_: size_of(run) + missing)  # what is there needs no room
+    free(monkeypatch, missing // 2)
+    said = command("resume", run)
+    assert said.code == 3 and f"the run needs 10 kB in {run} for checkpoints and model" in said.complaint, (
+        said.complaint
+    )

@@ -6,11 +6,13 @@ import multiprocessing
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from forks import at_call, command, debgcd, forked, forked_together, result
 
 from debgcd.discoverer import Discoverer
-from debgcd.train.run import open_run
+from debgcd.errors import UsageError
+from debgcd.train.run import new_run, open_run
 
 SEEDS = (0, 1)
 Arguments = Callable[..., list[str]]
@@ -129,7 +131,9 @@ def test_a_discoverer_too(train: Train, shared_folder: Path, tmp_path: Path) -> 
     y = [path.parent.name if "unlabelled" not in path.parts else -1 for path in paths]
 
     def fit() -> int:
-        hook = at_call("debgcd.train.start.require_ready", 1, lambda: debgcd(train(run, 1), tmp_path / "other.log"))
+        hook = at_call(
+            "debgcd.discoverer.require_new", 1, lambda: debgcd(train(run, 1), tmp_path / "other.log"), after=True
+        )
         hook()
         Discoverer(k=3, method="kmeans", preset="small", run=run).fit(paths, y)
         return 0
@@ -137,3 +141,16 @@ def test_a_discoverer_too(train: Train, shared_folder: Path, tmp_path: Path) -> 
     assert forked(fit, log) == 99
     assert f"the run directory {run} is not empty" in log.read_text("utf-8")
     assert open_run(run).config.seed == 1
+
+
+def test_arrays_are_not_written_into_the_folder_of_another_process(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+
+    def second() -> int:
+        with pytest.raises(UsageError, match="another process is working on the run"):
+            Discoverer(2, run=run).fit([np.zeros((8, 8), np.uint8)] * 4, [0, 1, -1, -1])
+        return 0
+
+    with new_run(run):
+        assert forked(second, tmp_path / "log") == 0, (tmp_path / "log").read_text()
+        assert not (run / "images").exists()

@@ -18,7 +18,7 @@ from PIL import Image
 from debgcd.data.benchmarks.facts import Facts, Listing, broken, find_folder, need
 from debgcd.data.benchmarks.pickled import Refused, read_pickle
 from debgcd.files import new_folder, parse_json, turn
-from debgcd.progress import Report, progress, say
+from debgcd.progress import Report, progress, waiting
 
 SIDE = 32
 PIXELS = SIDE * SIDE
@@ -188,9 +188,7 @@ def _as_files(cache: Path, facts: Facts, train: Batch, test: Batch) -> tuple[lis
     folder = place / f"{facts.name}-{key}"
     if not folder.is_dir():
         place.mkdir(parents=True, exist_ok=True)
-        with turn(
-            place, key, lambda: say(f"{facts.title}: waiting for another process that is writing its image files")
-        ):
+        with turn(place, key, waiting(f"{facts.title}: waiting for another process that is writing its image files")):
             if not folder.is_dir():  # not written by the other process
                 with progress(f"writing {facts.title} as image files") as report, new_folder(folder) as beside:
                     _write(parts, beside, report)
