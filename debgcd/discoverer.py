@@ -84,8 +84,7 @@ class Discoverer(BaseEstimator):
         require_new(folder)
         with new_run(folder):  # held before arrays are written into it
             given = _listed(X, folder / "images", y, groups)
-            config = self._config(given)
-            require_ready(given, config)
+            require_ready(given, config := self._config(given))
             self.run_ = begin_locked(given, config, folder)
         self._folder: Path | None = folder
         model = prediction.open_model(folder, cache_folder(self.cache))
