@@ -26,7 +26,7 @@ lint: setup
 	$(BIN)/mypy
 
 test: lint
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto
 
 # 10 000 damaged inputs per reader, others each time (`make test` has 150 each); faults of ranks at every step
 soak: setup

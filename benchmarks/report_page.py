@@ -1,22 +1,34 @@
-"""A report in a browser: its size, the time to its first paint, and a picture of it for the README.
+"""Reports of finished runs: size, time to write, time to the first paint; written into docs/report.md. And a picture for the README.
 
-.venv/bin/python benchmarks/report_page.py RUN/report.html [-o docs/report.jpg]
+.venv/bin/python benchmarks/report_page.py RUN [RUN ...] [--cache DIR] [--picture docs/report.jpg]
 
-Needs Chromium or Chrome on the path. Prints the median of five loads; measure on an idle machine.
+Each report is written anew, without the thumbnails that the cache may hold, then loaded five times. The picture is of the first.
+Needs Chromium or Chrome on the path, and an idle machine.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import sys
+import tempfile
+import time
 from pathlib import Path
 
+from grid import write_between
 from playwright.sync_api import Browser, sync_playwright
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+from debgcd.machine import cache_folder, facts
+from debgcd.report import thumbnails
+from debgcd.report.page import write_report
+from debgcd.train.run import Run
+from debgcd.train.start import finished_run
 
-from browsers import ADVICE, chromium
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+
+from browsers import ADVICE, chromium  # noqa: E402
 
 LOADS = 5
 PAINT = "() => performance.getEntriesByName('first-contentful-paint')[0].startTime"
@@ -25,24 +37,65 @@ READY = "() => performance.now()"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("report", type=Path)
-    parser.add_argument(
-        "-o", dest="out", type=Path, metavar="FILE", help="write a picture of the top of the page, .jpg or .png"
-    )
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run directory")
+    parser.add_argument("--cache", help="of the runs' view banks (default: that of each run)")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="also the top of the first page, .jpg or .png")
     options = parser.parse_args()
     program = chromium()
     if program is None:
         sys.exit(ADVICE)
-    with sync_playwright() as playwright:
+    with sync_playwright() as playwright, tempfile.TemporaryDirectory() as folder:
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        paint, ready = zip(*(load(browser, options.report) for _ in range(LOADS)), strict=True)
-        if options.out is not None:
-            picture(browser, options.report, options.out)
+        lines = []
+        for number, place in enumerate(options.runs):
+            run, report = finished_run(place), Path(folder) / f"{number}.html"
+            lines.append(row(run, report, cache_folder(options.cache or run.config.run.cache), browser))
+        if options.picture is not None:
+            picture(browser, Path(folder) / "0.html", options.picture)
         browser.close()
-    size = options.report.stat().st_size / 1e6
-    print(
-        f"{size:.1f} MB; first paint {statistics.median(paint):.0f} ms, ready {statistics.median(ready):.0f} ms (median of {LOADS})"
+    machine = facts()
+    head = [
+        "| run | images | size | first paint | all there | written in | steps of the run | share |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    foot = (
+        f"Medians of {LOADS} loads. *Steps of the run*: training alone, without its view bank. Measured {machine['date']} on "
+        f"{machine['processor']}, {machine['cores']} cores by `benchmarks/report_page.py`."
     )
+    write_between(ROOT / "docs" / "report.md", "benchmarks/report_page.py", "\n".join([*head, *lines, "", foot]))
+
+
+def row(run: Run, report: Path, cache: Path, browser: Browser) -> str:
+    """Write the report of a run and load it: a line of the table."""
+    thumbnails.FILE = str(report.with_suffix(".sqlite"))  # an absolute path: not in the cache
+    start = time.perf_counter()
+    write_report(run, report, cache)
+    seconds = time.perf_counter() - start
+    paint, ready = (
+        statistics.median(times) for times in zip(*(load(browser, report) for _ in range(LOADS)), strict=True)
+    )
+    steps = step_seconds(run)
+    cells = [
+        run.folder.resolve().name,
+        f"{len(run.manifest.training_rows):,}",
+        f"{report.stat().st_size / 1e6:.1f} MB",
+        f"{paint:.0f} ms",
+        f"{ready:.0f} ms",
+        f"{seconds:.0f} s",
+        f"{steps:.0f} s",
+        f"{seconds / steps:.2f}" if steps else "–",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def step_seconds(run: Run) -> float:
+    """How long the steps of a run took, from metrics.jsonl."""
+    seconds, before = 0.0, 0
+    for line in map(json.loads, (run.folder / "metrics.jsonl").read_text("utf-8").splitlines()):
+        if "images_per_second" in line:
+            seconds += (line["step"] - before) * run.config.schedule.batch / line["images_per_second"]
+            before = line["step"]
+    return seconds
 
 
 def load(browser: Browser, report: Path) -> tuple[float, float]:

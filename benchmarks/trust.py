@@ -2,27 +2,30 @@
 
 .venv/bin/python benchmarks/trust.py --root DIR [--root DIR ...] [--seeds 3] [SET ...]
 
-DIR holds CIFAR-10, Oxford-IIIT Pet and CUB-200-2011 in their original layouts; the digits come with scikit-learn. Each SET (default:
-all four) is trained with the preset `small` and its true K on at most 2,000 images of at most 50 classes. Resumable; runs that
-were measured before stay in the table.
+DIR holds CIFAR-10, Oxford-IIIT Pet and CUB-200-2011 in their original layouts; the digits come with scikit-learn. The runs are
+those of DebGCD in the part `methods` of benchmarks/quality/run.py, with the same --work and --cache: what is finished there is
+taken, what is missing is trained.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from grid import finished_run, images_of, settings, write_between
+from grid import images_of, write_between
 from scipy.stats import spearmanr
 
 from debgcd import config as configuration
 from debgcd.machine import cache_folder, facts
 from debgcd.report.look import Look, look
 from debgcd.report.trust import PARTS
+from debgcd.reproduce.grid import Cell, ImageList, cell, devices, finish
 from debgcd.reproduce.scale import classes_of
+from debgcd.train.start import finished_run
 
 ROOT = Path(__file__).resolve().parent.parent
 CLASSES, IMAGES = 50, 2000
@@ -33,26 +36,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sets", nargs="*", default=SETS, metavar="SET", help=", ".join(SETS))
     parser.add_argument("--root", type=Path, action="append", default=[], metavar="DIR", help="folder of the sets")
-    parser.add_argument("--work", type=Path, default=ROOT / "runs" / "trust", help="folder for the runs")
+    parser.add_argument("--work", type=Path, default=ROOT / "runs" / "quality", help="folder for the runs")
     parser.add_argument("--cache", help="for view banks (default as debgcd train)")
     parser.add_argument("--seeds", type=int, default=3, metavar="N")
     options = parser.parse_args()
     cache = cache_folder(options.cache)
-    rows = []
+    cells: list[Cell] = []
     for name in options.sets:
-        manifest = images_of(name, options.root, options.work, cache, CLASSES, IMAGES)
-        for seed in range(options.seeds):
-            fixed = {"k": classes_of(manifest), "backbone": {"tuned_blocks": 2}, "run": {"cache": options.cache}}
-            config = settings(configuration.compose("small"), seed, fixed)
-            seen = look(finished_run(manifest, config, options.work / name / f"seed-{seed}"), cache)
-            rows.append({"set": name, "seed": seed, **measured(seen)})
-    place = ROOT / "docs" / "trust.json"
-    before = json.loads(place.read_text("utf-8"))["runs"] if place.exists() else []
-    done = {(row["set"], row["seed"]) for row in rows}
-    rows += [row for row in before if (row["set"], row["seed"]) not in done]
-    rows.sort(key=lambda row: (SETS.index(row["set"]), row["seed"]))
+        found = images_of(name, options.root, options.work, cache, CLASSES, IMAGES)
+        fixed = {"k": classes_of(found), "backbone": {"tuned_blocks": 2}, "run": {"cache": options.cache}}
+        config = configuration.override(configuration.compose("small"), fixed, where=name)
+        images = ImageList.of(name, found, options.work)
+        cells += [cell("DebGCD", seed, images, config, options.work) for seed in range(options.seeds)]
+    failed = finish(cells, devices())
+    if failed:
+        sys.exit("\n".join(f"{folder}: {reason}" for folder, reason in failed.items()))
+    rows = [
+        {"set": each.images.name, "seed": each.seed, **measured(look(finished_run(each.folder), cache))}
+        for each in cells
+    ]
     written = {**facts(), "command": "benchmarks/trust.py", "runs": rows}
-    place.write_text(json.dumps(written, indent=1) + "\n", "utf-8")
+    (ROOT / "docs" / "trust.json").write_text(json.dumps(written, indent=1) + "\n", "utf-8")
     write_between(ROOT / "docs" / "report.md", "benchmarks/trust.py", table(written))
 
 

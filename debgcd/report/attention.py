@@ -14,7 +14,7 @@ from debgcd.data.loader import from_files
 from debgcd.data.views import CENTRE, PLAIN
 from debgcd.errors import DataError, UsageError
 from debgcd.model.vit import VitBackbone
-from debgcd.report.look import untuned_backbone
+from debgcd.train.decide import run_backbone
 from debgcd.train.run import Run
 from debgcd.train.start import open_setup
 
@@ -36,7 +36,7 @@ def attention(figure: Figure, runs: Sequence[Run], cache: Path) -> None:
             raise UsageError(
                 f"the backbone {run.config.backbone.name} of {run.folder} is no vision transformer and has no attention to show"
             )
-        untuned = untuned_backbone(run, cache).to(setup.device)
+        untuned = run_backbone(run, cache).to(setup.device)
         free = np.flatnonzero(setup.label < 0)
         chosen = free[np.linspace(0, len(free) - 1, FACES).round().astype(int)]
         images = from_files([setup.paths[i] for i in chosen], run.config.views)

@@ -25,10 +25,9 @@ from debgcd.inference.categories import Category, living
 from debgcd.inference.infer import TOP
 from debgcd.inference.predict import Prediction
 from debgcd.inference.tokens import CENTRE_BATCH
-from debgcd.model.backbone import Backbone
-from debgcd.model.load import load_backbone
 from debgcd.progress import progress
 from debgcd.report.trust import Evidence, Floats, Ids, category_means, trust
+from debgcd.train.decide import run_backbone
 from debgcd.train.finish import read_predictions
 from debgcd.train.run import Run
 from debgcd.train.setup import centre_tokens, frozen_features
@@ -153,23 +152,9 @@ def _doubts(run: Run, there: Ids, cache: Path) -> list[Doubt]:
     manifest = run.manifest.select(run.manifest.training_rows[there])
     if len(manifest.classes) < 2:
         return []
-    backbone = untuned_backbone(run, cache)
-    tokens = centre_tokens(replace(run.config, method="sskmeans"), manifest, backbone, cache)
+    backbone = run_backbone(run, cache)
+    tokens = centre_tokens(run.config, manifest, backbone, cache)
     return doubtful_labels(manifest, frozen_features(backbone, tokens, manifest.training_paths).cpu())
-
-
-def untuned_backbone(run: Run, cache: Path) -> Backbone:
-    """The backbone of a run as it was before the first step."""
-    backbone = run.config.backbone
-    assert backbone.tuned_blocks is not None and backbone.name is not None
-    return load_backbone(
-        backbone.name,
-        tuned_blocks=backbone.tuned_blocks,
-        tail_blocks=backbone.tail_blocks,
-        image_size=run.config.views.crop,
-        revision=backbone.revision,
-        cache=cache,
-    )
 
 
 def _second_clustering(feature: Tensor, label: Tensor, k: int, seed: int) -> Ids:

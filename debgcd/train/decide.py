@@ -148,8 +148,8 @@ def _decide_backbone(config: Config, cache: Path) -> tuple[Config, Backbone]:
     return config, METHODS[config.method].prompted(backbone, config)
 
 
-def run_backbone(run: Run) -> Backbone:
-    """The backbone that a run began with."""
+def run_backbone(run: Run, cache: Path | None = None) -> Backbone:
+    """The backbone that a run began with; cache: where its weights are, if not where the run has them."""
     wanted, precision = run.config.backbone, run.config.run.precision
     assert wanted.name is not None and wanted.tuned_blocks is not None and precision != "auto"
     backbone = load_backbone(
@@ -158,7 +158,7 @@ def run_backbone(run: Run) -> Backbone:
         tail_blocks=wanted.tail_blocks,
         image_size=run.config.views.crop,
         revision=wanted.revision,
-        cache=cache_folder(run.config.run.cache),
+        cache=cache_folder(run.config.run.cache) if cache is None else cache,
         precision=precision,
     )
     if backbone.identity.sha256 != wanted.sha256:
