@@ -625,6 +625,7 @@ function sheet() {
     make("p", {}, "Without a selection, an act is about the category of the cursor. Every act is saved at once as a line of decisions.jsonl."),
     make("div", { class: "bar" }, make("button", { type: "button", onclick: () => dialog.close() }, "Close")));
   dialog.showModal();
+  dialog.scrollTop = 0; // the button at the end has the focus
 }
 
 // Keys.
