@@ -86,9 +86,14 @@ def table(written: dict[str, Any]) -> str:
         found += [correlation(row, part) for part in PARTS]
         cells = " | ".join(f"{value:.2f}" for value in found)
         lines.append(f"| {row['set']} | {row['seed']} | {len(row['purity'])} | {cells} |")
+    means = [
+        f"{name} {np.mean([correlation(row, 'trust') for row in written['runs'] if row['set'] == name]):.2f}"
+        for name in SETS
+        if any(row["set"] == name for row in written["runs"])
+    ]
     lines += [
         "",
-        f"Spearman's rank correlation with purity; preset `small`, true K. Measured {written['date']} on {written['processor']}, "
+        f"Mean of trust over the seeds: {', '.join(means)}. Spearman's rank correlation with purity; preset `small`, true K. Measured {written['date']} on {written['processor']}, "
         f"{written['cores']} cores by `{written['command']}`; per category in [trust.json](trust.json).",
     ]
     return "\n".join(lines)

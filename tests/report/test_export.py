@@ -16,6 +16,7 @@ import onnx
 import onnxruntime
 import pyarrow.parquet
 import pytest
+import tiny
 import torch
 from hostile_names import CLASS
 from PIL import Image
@@ -27,7 +28,9 @@ from debgcd.export.items import Names
 from debgcd.export.onnx import VOTE, Whole, _compare
 from debgcd.files import csv_field
 from debgcd.inference.model import load_model
+from debgcd.methods.uno import BestHead, UNOHeadOptions, UNOHeads
 from debgcd.model.neighbours import BLOCK
+from debgcd.model.prompts import PromptedViT
 from debgcd.train.finish import read_predictions
 from debgcd.train.run import Run
 
@@ -227,3 +230,32 @@ def test_onnx_that_differs_is_refused(exported: tuple[Path, Path], tmp_path: Pat
                 parameter.add_(0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0)))
     with pytest.raises(DebgcdError, match="differs from the original"):
         _compare(Whole(model), session, pixels)
+
+
+class Tail(torch.nn.Module):
+    """A backbone's tail as a module of its own."""
+
+    def __init__(self, backbone: PromptedViT):
+        super().__init__()
+        self.backbone, self.inner = backbone, backbone.inner
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.backbone.tail(tokens)
+
+
+def test_parts_of_other_methods_leave_the_number_of_images_open(tmp_path: Path) -> None:
+    """UNO's best head is a number in a buffer, and PromptCAL repeats its prompts for each image; neither may become a constant."""
+    uno = UNOHeads(8, 5, 2, UNOHeadOptions(hidden=8, projection_width=8))
+    uno.reset(torch.Generator().manual_seed(0))
+    best = BestHead(uno)
+    best.get_buffer("best").fill_(1)
+    tiny.hub_model("vit", tmp_path / "vit")
+    prompted = PromptedViT(tiny.load(tmp_path / "vit"), count=2, supervised=1, seed=0).eval()
+    pixels = torch.randn(7, 4, tiny.NATIVE, tiny.NATIVE, generator=torch.Generator().manual_seed(0))
+    for module, given in ((best, pixels[:, 0, 0, :8]), (Tail(prompted), pixels)):
+        shapes = ({0: torch.export.Dim("images", min=2)},)
+        with torch.no_grad():
+            traced = torch.export.export(module, (given[:2],), dynamic_shapes=shapes).module()
+            assert torch.allclose(traced(given), module(given), atol=1e-5)
+    said = uno(pixels[:, 0, 0, :8])
+    assert torch.equal(best(pixels[:, 0, 0, :8]), said[:, 1, :5])
