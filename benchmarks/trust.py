@@ -93,7 +93,8 @@ def table(written: dict[str, Any]) -> str:
     ]
     lines += [
         "",
-        f"Mean of trust over the seeds: {', '.join(means)}. Spearman's rank correlation with purity; preset `small`, true K. Measured {written['date']} on {written['processor']}, "
+        f"Mean of trust over the seeds: {', '.join(means)}. "
+        f"Spearman's rank correlation with purity; preset `small`, true K. Measured {written['date']} on {written['processor']}, "
         f"{written['cores']} cores by `{written['command']}`; per category in [trust.json](trust.json).",
     ]
     return "\n".join(lines)
