@@ -58,8 +58,10 @@ def attention(figure: Figure, runs: Sequence[Run], cache: Path) -> None:
 
 
 def title_of(run: Run) -> str:
-    """The name of a run in a figure."""
-    return f"{run.config.method}, seed {run.config.seed}"
+    """The name of a run in a figure; its folder's too, unless that only repeats the seed, as in a grid of runs."""
+    said, folder = f"{run.config.method}, seed {run.config.seed}", run.folder.resolve().name
+    # matplotlib would set what is between two dollars as a formula
+    return said if folder == f"seed-{run.config.seed}" else f"{folder} ({said})".replace("$", r"\$")
 
 
 def _over(face: NDArray[np.uint8], seen: NDArray[np.float32]) -> NDArray[np.float64]:

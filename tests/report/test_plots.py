@@ -15,6 +15,7 @@ import torch
 
 from debgcd.commands.report import FIGURES as NAMED
 from debgcd.errors import DataError, UsageError
+from debgcd.report.attention import title_of
 from debgcd.report.plots import FIGURES, draw, image_file
 from debgcd.train.run import Run
 
@@ -46,6 +47,15 @@ def test_errors_are_those_of_the_evaluation(run: Run, tmp_path: Path) -> None:
     (axes,) = draw("errors", [run], tmp_path).axes
     written = json.loads(run.evaluation.read_text())["unlabelled"]["gcd"]["errors"]
     assert [bar.get_height() for bar in axes.patches] == pytest.approx([100 * written[kind] for kind in written])
+
+
+def test_runs_are_told_apart_by_their_folders_which_are_no_formulas(run: Run, tmp_path: Path) -> None:
+    named = replace(run, folder=tmp_path / "$x_{$")
+    assert title_of(named) == r"\$x_{\$ (debgcd, seed 0)" != title_of(run) == "run (debgcd, seed 0)"
+    assert title_of(replace(run, folder=tmp_path / "seed-0")) == "debgcd, seed 0"
+    (axes,) = draw("errors", [run], tmp_path).axes
+    axes.set_title(title_of(named))
+    assert image_file(axes.figure, ".png").startswith(b"\x89PNG")
 
 
 def test_novelty_counts_old_and_new_images_of_both_parts(run: Run, tmp_path: Path) -> None:
