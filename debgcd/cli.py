@@ -100,34 +100,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _do(options: argparse.Namespace) -> int:
     """Run the command, and say what went wrong."""
-    try:
-        with _termination_as_interrupt(), _results_of_the_first_rank():
-            ranks.require_same_code()
-            options.command(options)
-            sys.stdout.flush()  # here, where what goes wrong can still be said
-            ranks.meet()
-        return 0
-    except DebgcdError as error:
-        again = _how_to_go_on(options) if isinstance(error, ranks.Lost) else ""
-        return _complain(_with_flags(str(error), options) + again, error.exit_code)
-    except KeyboardInterrupt:
-        again = "; to start again, repeat the command" if options.command is train.train else ""
-        return _complain(f"stopped{_how_to_go_on(options) or again}", 130)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader is gone; print nothing at exit
-        return 128 + signal.SIGPIPE
-    except OSError as error:
-        if error.errno not in PLACES:
+    with _termination_as_interrupt():
+        try:
+            with _calm_after_an_error(), _results_of_the_first_rank():
+                ranks.require_same_code()
+                options.command(options)
+                sys.stdout.flush()  # here, where what goes wrong can still be said
+                ranks.meet()
+            return 0
+        except DebgcdError as error:
+            again = _how_to_go_on(options) if isinstance(error, ranks.Lost) else ""
+            return _complain(_with_flags(str(error), options) + again, error.exit_code)
+        except KeyboardInterrupt:
+            again = "; to start again, repeat the command" if options.command is train.train else ""
+            return _complain(f"stopped{_how_to_go_on(options) or again}", 130)
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader is gone; print nothing at exit
+            return 128 + signal.SIGPIPE
+        except OSError as error:
+            if error.errno not in PLACES:
+                ranks.failed()
+                raise
+            where = f" {error.filename}" if error.filename else ""
+            if error.filename is None and error.errno in UNWRITTEN:  # files that are written say their names
+                where = " standard output"
+                sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (nothing is left to be written at exit)
+            return _complain(
+                f"cannot use{where}: {error.strerror}; {_advice(error, options)}{_how_to_go_on(options)}", 3
+            )
+        except BaseException:
             ranks.failed()
             raise
-        where = f" {error.filename}" if error.filename else ""
-        if error.filename is None and error.errno in UNWRITTEN:  # files that are written say their names
-            where = " standard output"
-            sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (nothing is left to be written at exit)
-        return _complain(f"cannot use{where}: {error.strerror}; {_advice(error, options)}{_how_to_go_on(options)}", 3)
-    except BaseException:
-        ranks.failed()
-        raise
 
 
 def _with_flags(message: str, options: argparse.Namespace) -> str:
@@ -167,6 +170,17 @@ def _termination_as_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+@contextmanager
+def _calm_after_an_error() -> Iterator[None]:
+    """From an error on, ignore SIGTERM until it is told: a launcher sends it to all ranks as soon as one has failed."""
+    try:
+        yield
+    except BaseException:
+        if signal.getsignal(signal.SIGTERM) is signal.default_int_handler:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise
 
 
 @contextmanager

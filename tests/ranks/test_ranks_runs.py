@@ -210,7 +210,7 @@ def test_a_rank_that_fails_ends_all_and_nothing_is_lost(
     assert time.monotonic() - begun < 60
     assert all(codes), codes
     told = sentences(tmp_path / "failed")
-    assert len(told) == 1 and ("planted" in told[0]) == (fault == "raise"), told
+    assert len(told) == 1 and ("planted" in told[0]) == (fault == "raise"), (codes, told)
     if fault == "raise":
         assert codes[rank] == 3
     else:
@@ -236,7 +236,7 @@ def test_another_number_of_ranks_goes_on_and_says_so(job: Job, tmp_path: Path) -
     run = tmp_path / "run"
     hook = at_call("debgcd.train.loop.step", 5, lambda: os.kill(os.getpid(), signal.SIGTERM))
     assert together(job.words(run), tmp_path / "stopped", hooks={0: hook}) == [130, 130]
-    assert debgcd(["resume", run], tmp_path / "log") == 0
+    assert debgcd(["resume", run, "--no-report"], tmp_path / "log") == 0
     assert "ranks: 1, were 2 when the run began; results agree to rounding" in (tmp_path / "log").read_text()
     one, two = (load_file(each / "model" / "model.safetensors") for each in (run, job.folder / "whole"))
     for name in one:
@@ -373,6 +373,14 @@ def test_a_rank_without_an_address(
     monkeypatch.setenv("RANK", "1")
     found = command("train", shared_folder, "--nonsense")
     assert found.code == 2 and not found.err  # rank 0 says it
+
+
+def test_what_went_wrong_is_told_before_a_signal_ends_the_rank(tmp_path: Path) -> None:
+    """torchrun sends it to all ranks as soon as one has failed, so it may come at the same time."""
+    hook = at_call("debgcd.cli._complain", 1, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    assert debgcd(["train", tmp_path / "nothing"], tmp_path / "rank-0.log", hook) == 2
+    (line,) = sentences(tmp_path, 1)
+    assert "nothing at" in line
 
 
 def test_a_port_in_use(job: Job, tmp_path: Path) -> None:
