@@ -1,9 +1,9 @@
 """The review of 50 000 images in a browser: first paint, frames while scrolling, memory, how long an act takes to be saved.
 
-.venv/bin/python benchmarks/review_page.py [--images 50000] [-o docs/review_page.json] [--folder DIR]
+.venv/bin/python benchmarks/review_page.py [--images 50000] [--folder DIR]
 
 Makes a run without training: a small one whose lists of images are replaced, with random answers and features. Needs Chromium or
-Chrome on the path. Prints medians of five loads, each in a fresh browser; measure on an idle machine.
+Chrome on the path. Writes medians of five loads, each in a fresh browser, into docs/review.md; measure on an idle machine.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ from playwright.sync_api import sync_playwright
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from browsers import ADVICE, chromium
+from grid import write_between
 from quick import train_arguments
 
 from debgcd.cli import main as debgcd
-from debgcd.files import csv_text, write_bytes, write_json, write_text
+from debgcd.files import csv_text, write_bytes, write_text
 from debgcd.inference.predict import COLUMNS
 from debgcd.machine import facts
 from debgcd.review.similar import feature_file
@@ -58,7 +59,6 @@ SCROLL = """([rows, perFrame]) => new Promise((done) => {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=int, default=50_000)
-    parser.add_argument("-o", dest="out", type=Path, metavar="FILE", help="write the numbers as JSON")
     parser.add_argument(
         "--folder", type=Path, help="where the run is made, or was made before (default: a temporary one)"
     )
@@ -72,10 +72,12 @@ def main() -> None:
         (folder / "run" / "decisions.jsonl").unlink(missing_ok=True)
         loads = [load(folder) for _ in range(LOADS)]
     medians = {name: round(statistics.median(one[name] for one in loads), 1) for name in loads[0]}
-    for name, value in medians.items():
-        print(f"{name}: {value}" + (f" (limit {LIMITS[name]})" if name in LIMITS else ""))
-    if options.out is not None:
-        write_json(options.out, {"images": options.images, "medians": medians, "loads": loads, **facts()})
+    lines = ["| median of five loads | | limit |", "|---|---|---|"]
+    lines += [f"| {name} | {value:g} | {LIMITS.get(name, '')} |" for name, value in medians.items()]
+    machine = facts()
+    told = f"{options.images:,} images. Measured {machine['date']} on {machine['processor']}, {machine['cores']} cores by `benchmarks/review_page.py`."
+    write_between(ROOT / "docs" / "review.md", "benchmarks/review_page.py", "\n".join([*lines, "", told]))
+    print("\n".join(lines))
 
 
 def make_run(folder: Path, count: int) -> None:
