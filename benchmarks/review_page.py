@@ -75,7 +75,7 @@ def main() -> None:
     lines = ["| median of five loads | | limit |", "|---|---|---|"]
     lines += [f"| {name} | {value:g} | {LIMITS.get(name, '')} |" for name, value in medians.items()]
     machine = facts()
-    told = f"{options.images:,} images. Measured {machine['date']} on {machine['processor']}, {machine['cores']} cores by `benchmarks/review_page.py`."
+    told = f"{options.images:,} images; {machine['date']}, {machine['processor']}, {machine['cores']} cores, by `benchmarks/review_page.py`."
     write_between(ROOT / "docs" / "review.md", "benchmarks/review_page.py", "\n".join([*lines, "", told]))
     print("\n".join(lines))
 
