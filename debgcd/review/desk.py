@@ -165,7 +165,8 @@ class Desk:
     def _now(self) -> tuple[Ids, Ids]:
         """The category and the status of each image, by number."""
         review = self._log.review
-        self._ids += [id for id in review.categories if id not in set(self._ids)]  # a number keeps its meaning
+        seen = set(self._ids)
+        self._ids += [id for id in review.categories if id not in seen]  # a number keeps its meaning
         number = {id: i for i, id in enumerate(self._ids)}
         category = np.fromiter(map(number.__getitem__, review.category.values()), np.int64, len(review.images))
         of = np.array(
