@@ -59,12 +59,13 @@ def export(options: argparse.Namespace) -> None:
         if options.link is not None:
             raise UsageError(f"--link is for {', '.join(FOLDERS)}; {options.to} writes no images")
         require_free(options, "-o", out, run.manifest.paths)
-        if options.to == "onnx":
-            require_free(options, "-o: its sample script", onnx.sample_of(out), run.manifest.paths)
+        beside = {"onnx": ("sample script", onnx.sample_of), "labelstudio": ("labelling setup", annotations.setup_of)}
+        what, place = beside.get(options.to, ("", None))
+        if place is not None:
+            require_free(options, f"-o: its {what}", place(out), run.manifest.paths)
         out.parent.mkdir(parents=True, exist_ok=True)
         if options.to == "onnx":
             onnx.write_onnx(run, out, cache_folder(options.cache or run.config.run.cache))
-            print(f"sample script: {escaped(onnx.sample_of(out))}")
         else:
             {
                 "csv": tables.write_csv,
@@ -72,4 +73,6 @@ def export(options: argparse.Namespace) -> None:
                 "coco": annotations.write_coco,
                 "labelstudio": annotations.write_labelstudio,
             }[options.to](run, out)
+        if place is not None:
+            print(f"{what}: {escaped(place(out))}")
     print(f"{options.to}: {escaped(out)}")

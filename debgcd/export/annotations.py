@@ -6,19 +6,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
+from xml.sax.saxutils import quoteattr
 
 from debgcd import __version__
 from debgcd.data.crop import Box, Crop, Picture
 from debgcd.data.decode import Unusable, file_size
 from debgcd.export.items import Item, items, kept, tell_left_out
-from debgcd.files import write_json
+from debgcd.files import write_json, write_text
 from debgcd.inference.acts import ACCEPTED, REJECTED
 from debgcd.progress import progress, say
 from debgcd.train.finish import read_predictions
 from debgcd.train.run import Run
-
-CHOICES = '<View><Image name="image" value="$image"/><Choices name="category" toName="image">…</Choices></View>'
-BOXES = '<View><Image name="image" value="$image"/><RectangleLabels name="category" toName="image">…</RectangleLabels></View>'
 
 Size = tuple[int, int]  # width, height
 
@@ -51,16 +49,26 @@ def write_coco(run: Run, out: Path) -> None:
 def write_labelstudio(run: Run, out: Path) -> None:
     """Label Studio's tasks: predictions of unlabelled images, annotations of labelled and accepted ones; rectangles if there are boxes.
 
-    An image that a reviewer rejected has neither.
+    An image that a reviewer rejected has neither. The labelling setup, with all categories, is a file beside it.
     Images are named as Label Studio's local storage serves them, relative to the root of the file system.
     """
     found = items(run)
     boxes = any(item.is_crop for item in found)
     write_json(out, [_boxes_task(*file) for file in _files(found)] if boxes else [_task(item) for item in found])
-    say(
-        f"Label Studio: labelling setup {BOXES if boxes else CHOICES}; local files must be served from / "
-        "(LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT)"
-    )
+    write_text(setup_of(out), _setup([one.name for one in read_predictions(run)[1] if one.merged_into is None], boxes))
+    say("Label Studio must serve local files from / (LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT)")
+
+
+def setup_of(out: Path) -> Path:
+    """Where the labelling setup is that belongs to exported tasks."""
+    return out.with_name(f"{out.stem}_setup.xml")
+
+
+def _setup(names: list[str], boxes: bool) -> str:
+    control, each = ("RectangleLabels", "Label") if boxes else ("Choices", "Choice")
+    choices = "".join(f"    <{each} value={quoteattr(name)}/>\n" for name in names)
+    image = '  <Image name="image" value="$image"/>\n'
+    return f'<View>\n{image}  <{control} name="category" toName="image">\n{choices}  </{control}>\n</View>\n'
 
 
 def _files(found: list[Item]) -> Iterator[tuple[Path, Size, list[Item]]]:

@@ -81,9 +81,19 @@ class Batch:
         """V."""
         return (len(self.labelled) + len(self.free)) // len(self.image)
 
-    def uniform(self, stream: str) -> Tensor:
-        """Random numbers in [0, 1), one per image: (B,). A function of (seed, stream, draw), so nothing needs saving."""
-        return _to_device(uniform(self.seed, stream, self.draw).astype(np.float32), self.image.device)
+    @property
+    def labels(self) -> Tensor:
+        """Of each row, -1 where there is none: (V·B,)."""
+        none = torch.full((self.views * len(self.image),), -1, device=self.y.device)
+        return none.index_copy(0, self.labelled, self.y.repeat(self.views))
+
+    def uniform(self, stream: str, each: int | None = None) -> Tensor:
+        """Random numbers in [0, 1), one or so many per image: (B,) or (B, each).
+
+        A function of (seed, stream, draw), so nothing needs saving.
+        """
+        draw = (self.draw,) if each is None else (self.draw[:, None], np.arange(each))
+        return _to_device(uniform(self.seed, stream, *draw).astype(np.float32), self.image.device)
 
 
 def _to_device(values: NDArray[Any], device: torch.device | str) -> Tensor:

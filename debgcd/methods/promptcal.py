@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from debgcd import losses
-from debgcd.data.draws import uniform
 from debgcd.errors import UsageError
 from debgcd.methods.base import About, Batch, Context, Loss
 from debgcd.methods.gcd import GCD, GCDOptions, representation
@@ -50,6 +48,20 @@ class PromptCALOptions(GCDOptions):
     promptcal: PromptCALObjective = PromptCALObjective()
 
 
+class Memory(nn.Module):
+    """The teacher, and the last rows of both halves of its features."""
+
+    def __init__(self, network: Network, rows: int, half: int):
+        super().__init__()
+        self.teacher = Teacher(network)
+        self.queue = Queue(rows, len(HALVES), half)
+
+    @staticmethod
+    def of(network: Network) -> Memory:
+        assert isinstance(network.memory, Memory)
+        return network.memory
+
+
 class PromptCAL(GCD):
     """GCD with prompts; in the second stage against a teacher, and with agreed neighbours as further positives."""
 
@@ -81,11 +93,7 @@ class PromptCAL(GCD):
         )
 
     def memory(self, network: Network) -> nn.Module:
-        """The teacher, and the last rows of both halves of its features."""
-        memory = nn.Module()
-        memory.add_module("teacher", Teacher(network))
-        memory.add_module("queue", Queue(self.options.promptcal.memory, 2, self.sizes.width // 2))
-        return memory
+        return Memory(network, self.options.promptcal.memory, self.sizes.width // 2)
 
     def _second(self, progress: Progress) -> float:
         """How far the second stage is, as a share of the run; negative in the first."""
@@ -94,44 +102,36 @@ class PromptCAL(GCD):
     def loss(self, network: Network, batch: Batch, progress: Progress) -> Loss:
         output, options = network(batch.tokens), self.options.promptcal
         weights = dict(zip(HALVES, (1.0, options.prompt_weight), strict=True))
-        second = self._second(progress)
+        second, memory = self._second(progress), Memory.of(network)
         total = output.feature.sum() * 0.0
         terms: dict[str, Tensor | float] = {}
-        teacher = None
-        if second >= 0:
-            teacher = network.memory.get_submodule("teacher")(network, batch.tokens, HALVES)
+        teacher = memory.teacher(network, batch.tokens, HALVES) if second >= 0 else None
         for i, name in enumerate(HALVES):
             if teacher is None:
                 part, found = representation(output[name], batch, self.options.baseline)
             else:
-                part, found = self._second_stage(output, teacher, i, network, batch, second)
+                part, found = self._second_stage(output, teacher, i, memory.queue, batch, second)
             total = total + weights[name] * part
             terms |= {f"{name}_{term}": value for term, value in found.items()}
         if teacher is not None:
-            _queue(network).add(normalize(teacher.feature.unflatten(1, (2, -1)), dim=2), _labels(batch))
+            memory.queue.add(normalize(teacher.feature.unflatten(1, (2, -1)), dim=2), batch.labels)
         return Loss(total, terms)
 
     def _second_stage(
-        self, output: Output, teacher: Output, i: int, network: Network, batch: Batch, second: float
+        self, output: Output, teacher: Output, i: int, queue: Queue, batch: Batch, second: float
     ) -> tuple[Tensor, dict[str, Tensor | float]]:
         """The loss of one half of the features against the teacher and the memory."""
         name, options, base = HALVES[i], self.options.promptcal, self.options.baseline
         nce = losses.cross_nce(output[name], teacher[name], base.unlabelled_temperature)
-        rows = batch.labelled
-        supervised = losses.cross_contrastive(
-            output[name][rows], teacher[name][rows], batch.y, base.labelled_temperature
-        )
+        known = (found[name][batch.labelled] for found in (output, teacher))
+        supervised = losses.cross_contrastive(*known, batch.y, base.labelled_temperature)
         z, own = (normalize(found.feature.chunk(2, 1)[i], dim=1) for found in (output, teacher))
-        queue = _queue(network)
         others, label, there = queue.rows[:, i].clone(), queue.label.clone(), queue.label > queue.EMPTY
         valid = torch.cat([torch.ones(len(z), dtype=torch.bool, device=z.device), there])
         graph = torch.cat([z.detach(), others])
         positive = losses.agreed(graph, len(z), options.neighbours, options.quantile, valid)
-        positive = losses.with_labels(positive, _labels(batch), label) & there
-        kept = uniform(batch.seed, "promptcal", batch.draw[:, None], np.arange(len(label))) < options.negatives / len(
-            label
-        )
-        candidate = torch.from_numpy(kept).to(z.device).repeat(2, 1) & there
+        positive = losses.with_labels(positive, batch.labels, label) & there
+        candidate = (batch.uniform("promptcal", len(label)) < options.negatives / len(label)).repeat(2, 1) & there
         other_view = own.roll(len(own) // 2, 0)
         near = losses.neighbour_contrast(z, other_view, others, positive, candidate, options.temperature)
         weight = options.neighbour_weight * (min(1.0, second / options.ramp) if options.ramp else 1.0)
@@ -140,23 +140,10 @@ class PromptCAL(GCD):
         return total, {"info_nce": nce, "supervised_contrastive": supervised, "neighbours": near}
 
     def stepped(self, network: Network, progress: Progress) -> None:
-        teacher = network.memory.get_submodule("teacher")
-        assert isinstance(teacher, Teacher)
-        teacher.follow(network, self.options.promptcal.momentum if self._second(progress) >= 0 else 0.0)
+        momentum = self.options.promptcal.momentum if self._second(progress) >= 0 else 0.0
+        Memory.of(network).teacher.follow(network, momentum)
 
     def settle(self, context: Context) -> None:
         unit = normalize(context.features().chunk(2, 1)[0], dim=1)
         settle_centres(self, context, unit)
         fit_distances(context, unit)
-
-
-def _queue(network: Network) -> Queue:
-    found = network.memory.get_submodule("queue")
-    assert isinstance(found, Queue)
-    return found
-
-
-def _labels(batch: Batch) -> Tensor:
-    """The label of each row, -1 where there is none: (2B,)."""
-    none = torch.full((2 * len(batch.image),), -1, device=batch.y.device)
-    return none.index_copy(0, batch.labelled, batch.y.repeat(2))

@@ -123,14 +123,13 @@ class UNO(Method):
 
     def _swapped(self, logits: Tensor, batch: Batch) -> Tensor:
         """Mean over the six pairs of a large crop, whose assignment is the target, and another crop: (H, 4B, C) -> (H,)."""
-        options, large = self.options.uno, 2 * len(batch.image)
+        options = self.options.uno
+        large, small = logits.split(2 * len(batch.image), 1)
         labelled, free = batch.labelled[: 2 * len(batch.y)], batch.free[: len(batch.free) // 2]
-        targets = losses.swapped_targets(
-            logits[:, :large], labelled, free, batch.y, options.iterations, options.epsilon
-        )
+        targets = losses.swapped_targets(large, labelled, free, batch.y, options.iterations, options.epsilon)
         both = targets.unflatten(1, (2, -1)).mean(1).repeat(1, 2, 1)  # a small crop learns from either large one
-        swapped = losses.swapped(logits[:, :large], targets, options.temperature)
-        return (swapped + 2 * losses.swapped(logits[:, large:], both, options.temperature)) / 3
+        swapped = losses.swapped(large, targets, options.temperature)
+        return (swapped + 2 * losses.swapped(small, both, options.temperature)) / 3
 
     def scores(self, output: Output) -> dict[str, Tensor]:
         return {"gcd": (output["classifier"] / self.options.uno.temperature).softmax(1)}

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import onnx
@@ -136,6 +137,10 @@ def test_label_studios_tasks(command: Command, run: Run, tmp_path: Path) -> None
         (choice,) = said["result"]
         assert (choice["type"], choice["from_name"], choice["to_name"]) == ("choices", "category", "image")
         assert choice["value"]["choices"][0] in (CLASS, "dog", "new-01")
+    setup = ElementTree.parse(tmp_path / "ls_setup.xml")
+    assert [choice.get("value") for choice in setup.iterfind("Choices/Choice")] == [CLASS, "dog", "new-01"]
+    (tmp_path / "ls.json").unlink()
+    assert "ls_setup.xml" in command("export", run.folder, "--to", "labelstudio", "-o", tmp_path / "ls.json").err
 
 
 def test_safe_names() -> None:
