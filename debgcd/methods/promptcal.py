@@ -123,8 +123,8 @@ class PromptCAL(GCD):
         """The loss of one half of the features against the teacher and the memory."""
         name, options, base = HALVES[i], self.options.promptcal, self.options.baseline
         nce = losses.cross_nce(output[name], teacher[name], base.unlabelled_temperature)
-        known = (found[name][batch.labelled] for found in (output, teacher))
-        supervised = losses.cross_contrastive(*known, batch.y, base.labelled_temperature)
+        known, taught = (found[name][batch.labelled] for found in (output, teacher))
+        supervised = losses.cross_contrastive(known, taught, batch.y, base.labelled_temperature)
         z, own = (normalize(found.feature.chunk(2, 1)[i], dim=1) for found in (output, teacher))
         others, label, there = queue.rows[:, i].clone(), queue.label.clone(), queue.label > queue.EMPTY
         valid = torch.cat([torch.ones(len(z), dtype=torch.bool, device=z.device), there])
