@@ -23,10 +23,10 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))  # for grid.py
 
-from grid import images_of  # noqa: E402
+from grid import images_of, write_between  # noqa: E402
 
 from debgcd import config as configuration  # noqa: E402
-from debgcd.files import read_json, write_json, write_text  # noqa: E402
+from debgcd.files import read_json, write_json  # noqa: E402
 from debgcd.machine import cache_folder, facts  # noqa: E402
 from debgcd.methods import METHODS, require_method  # noqa: E402
 from debgcd.options import Config  # noqa: E402
@@ -39,7 +39,6 @@ from debgcd.reproduce.table import markdown  # noqa: E402
 ROOT = HERE.parent
 SETS = ("digits", "cifar10", "pets", "cub")
 CLASSES, IMAGES = 50, 2000
-BEGIN, END = "<!-- written by benchmarks/methods.py -->", "<!-- end of benchmarks/methods.py -->"
 EXTRAS: dict[str, dict[str, float]] = {
     "BIA": {"bia_weight": 0.1},
     "EAGC": {"eagc_align": 0.7, "eagc_project": 0.5},
@@ -126,44 +125,48 @@ def told(each: Cell) -> dict[str, Any]:
 
 
 def write_page(page: Path, done: list[dict[str, Any]]) -> None:
-    """Replace the table in the page."""
+    """Replace the tables in the page: All and what it cost, the best mean first; then Old and New."""
     sets = [name for name in SETS if any(run["set"] == name for run in done)]
-    head = [
-        "",
-        *(f"{name} {what}" for name in sets for what in ("All", "Old", "New")),
-        *(f"{name} s" for name in sets),
-        "GB",
-    ]
-    lines = []
-    for row in dict.fromkeys(run["row"] for run in done):
-        runs = [run for run in done if run["row"] == row]
-        cells = [shown([run[m] for run in runs if run["set"] == name]) for name in sets for m in ("all", "old", "new")]
-        memory = [run["memory"] for run in runs if run["memory"] is not None]
-        times = [[run["seconds"] for run in runs if run["set"] == name] for name in sets]
+    found = {row: [run for run in done if run["row"] == row] for row in dict.fromkeys(run["row"] for run in done)}
+
+    def of(row: str, name: str, what: str) -> list[float]:
+        return [run[what] for run in found[row] if run["set"] == name and run[what] is not None]
+
+    def mean(row: str) -> float | None:
+        parts = [of(row, name, "all") for name in sets]
+        return statistics.mean(map(statistics.mean, parts)) if all(parts) else None
+
+    costs, kinds = [], []
+    for row in sorted(found, key=lambda row: -(mean(row) or 0.0)):
+        own = [
+            run for run in found[row] if run["memory"] is not None
+        ]  # not taken over from runs that shared the machine
+        times = [[run["seconds"] for run in own if run["set"] == name] for name in sets]
+        cells = [shown(of(row, name, "all")) for name in sets] + ["–" if mean(row) is None else f"{mean(row):.1f}"]
         cells += [f"{statistics.mean(each):.0f}" if each else "–" for each in times]
-        cells += [f"{max(memory):.1f}" if memory else "–"]
-        lines.append([row, *cells])
+        costs.append([row, *cells, f"{max(run['memory'] for run in own):.1f}" if own else "–"])
+        kinds.append([row, *(shown(of(row, name, what)) for name in sets for what in ("old", "new"))])
+    counts = sorted({len(of(row, name, "all")) for row in found for name in sets} - {0})
     machine = facts()
-    counts = {
-        len([run for run in done if (run["row"], run["set"]) == pair]) for pair in {(r["row"], r["set"]) for r in done}
-    }
-    seeds = " or ".join(str(count) for count in sorted(counts)) or "no"
     note = (
-        f"Per cent of the unlabelled images, mean ± standard deviation over {seeds} seeds; backbone lite0, preset small, two "
-        f"tuned blocks. Seconds of training (s) on {machine['processor']}, {machine['cores']} cores; last run {machine['date']}."
+        f"Per cent of the unlabelled images, mean ± standard deviation over {' to '.join(map(str, dict.fromkeys(counts[:1] + counts[-1:])))} "
+        f"seeds; backbone lite0, preset small, two tuned blocks. s: seconds of training, GB: largest memory, on {machine['processor']}, "
+        f"{machine['cores']} cores, of the runs that had the machine for themselves; last run {machine['date']}."
     )
-    before, _, rest = page.read_text("utf-8").partition(BEGIN)
-    _, _, after = rest.partition(END)
-    body = f"{markdown(head, lines)}\n\n{note}" if lines else "Not measured yet."
-    write_text(page, f"{before}{BEGIN}\n{body}\n{END}{after}")
+    head = ["All", *sets, "mean", *(f"{name}, s" for name in sets), "GB"]
+    parts = [
+        markdown(head, costs),
+        note,
+        markdown(["Old, New", *(f"{name} {w}" for name in sets for w in ("Old", "New"))], kinds),
+    ]
+    write_between(page, "benchmarks/methods.py", "\n\n".join(parts) if done else "Not measured yet.")
 
 
-def shown(values: list[float | None]) -> str:
-    there = [value for value in values if value is not None]
-    if not there:
+def shown(values: list[float]) -> str:
+    if not values:
         return "–"
-    spread = f" ± {statistics.stdev(there):.1f}" if len(there) > 1 else ""
-    return f"{statistics.mean(there):.1f}{spread}"
+    spread = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.1f}{spread}"
 
 
 if __name__ == "__main__":
