@@ -43,15 +43,15 @@ def guided_gradient(
 ) -> Tensor:
     """EAGC: what reaches the tail instead of the gradient g of the features: (N, d) -> (N, d).
 
-    Labelled rows: g + align (z − ẑ) / N with unit-length z and reference ẑ (L, d), as of a mean over rows. Unlabelled ones:
-    g − project · τ g S with τ = 1 − energy / its mean over labelled images, so images that look new keep out of S.
+    Labelled rows: g + align (z − ẑ) / (L d), with ẑ: (L, d); as of half the mean square of the difference. Unlabelled ones:
+    g − project · τ g S with τ = 1 − energy / its mean over labelled images, in 0..1: images that look new keep out of S.
     """
     changed = gradient
     if align and len(labelled):
-        difference = normalize(feature[labelled], dim=1) - normalize(reference, dim=1)
-        changed = changed.index_add(0, labelled, difference.to(gradient.dtype), alpha=align / len(feature))
+        difference = feature[labelled] - reference
+        changed = changed.index_add(0, labelled, difference.to(gradient.dtype), alpha=align / difference.numel())
     if project and len(free):
-        strength = 1 - energy(feature[free], subspace) / mean_energy
+        strength = (1 - energy(feature[free], subspace) / mean_energy).clamp(0, 1)
         inside = project * strength[:, None] * (gradient[free] @ subspace)
         changed = changed.index_add(0, free, inside.to(gradient.dtype), alpha=-1)
     return changed

@@ -1,7 +1,7 @@
 """BIA (ICLR 2026) and EAGC (CVPR 2026) as options of any method that trains a classifier; off unless asked for.
 
-Written from short descriptions; neither was compared with public code. EAGC's reference ẑ is there a network trained on the
-labels; here it is one product of matrices: a ridge regression from the features before training to the mean of their class.
+BIA is written from a short description, EAGC's numbers are those of its public code. Its reference ẑ is there a network trained
+on the labels; here it is one product of matrices: a ridge regression from the features before training to the mean of their class.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from debgcd.options import ExtrasConfig
 from debgcd.schedules import Progress
 
 RIDGE = 0.1  # of the regression, relative to the mean diagonal of its Gram matrix
+MOMENTUM = 0.95  # of the mean energy of labelled images, as in the public code
 NAME = "extras"  # of the part of the memory
 
 
@@ -87,13 +88,13 @@ def _guide(how: ExtrasConfig, network: Network, batch: Batch, feature: Tensor) -
     """What changes the gradient of a feature: (N, d) -> (N, d)."""
     labelled = batch.labelled[: _count(batch.labelled, feature, batch)]
     free = batch.free[: _count(batch.free, feature, batch)]
-    buffer = network.memory.get_buffer
+    part = {name: network.memory.get_buffer(f"{NAME}.{name}") for name in ("reference", "subspace", "mean_energy")}
+    reference = part["reference"][batch.image][labelled % len(batch.image)]
+    if len(labelled):
+        part["mean_energy"].lerp_(losses.energy(feature[labelled], part["subspace"]).mean(), 1 - MOMENTUM)
+    rest = (reference, part["subspace"], part["mean_energy"].clone(), how.eagc_align, how.eagc_project)
 
     def change(gradient: Tensor) -> Tensor:
-        reference = buffer(f"{NAME}.reference")[batch.image][labelled % len(batch.image)]
-        parts = (reference, buffer(f"{NAME}.subspace"), buffer(f"{NAME}.mean_energy"))
-        return losses.guided_gradient(
-            gradient, feature, labelled, free, *parts, align=how.eagc_align, project=how.eagc_project
-        )
+        return losses.guided_gradient(gradient, feature, labelled, free, *rest)
 
     return change

@@ -138,14 +138,16 @@ def test_the_gradient_is_changed_row_by_row():
     rng = generator(3)
     g, z, reference = normal(rng, 5, 3), normal(rng, 5, 3), normal(rng, 2, 3)
     s = losses.known_subspace(normal(rng, 9, 3))
-    labelled, free, mean = torch.tensor([0, 3]), torch.tensor([1, 2, 4]), torch.tensor(0.6, dtype=torch.float64)
-    found = losses.guided_gradient(g, z, labelled, free, reference, s, mean, 0.7, 0.5)
+    labelled, free, mean = torch.tensor([0, 3]), torch.tensor([1, 2, 4]), torch.tensor(0.86, dtype=torch.float64)
+    found, seen = losses.guided_gradient(g, z, labelled, free, reference, s, mean, 0.7, 0.5), []
     for row, ref in zip(labelled.tolist(), reference, strict=True):
-        expected = g[row] + 0.7 * (z[row] / z[row].norm() - ref / ref.norm()) / 5
+        expected = g[row] + 0.7 * (z[row] - ref) / (2 * 3)
         torch.testing.assert_close(found[row], expected)
     for row in free.tolist():
-        strength = 1 - float(z[row] @ s @ z[row]) / float(z[row] @ z[row]) / 0.6
-        torch.testing.assert_close(found[row], g[row] - 0.5 * strength * g[row] @ s)
+        strength = 1 - float(z[row] @ s @ z[row]) / float(z[row] @ z[row]) / 0.86
+        seen.append(strength)
+        torch.testing.assert_close(found[row], g[row] - 0.5 * min(1.0, max(0.0, strength)) * g[row] @ s)
+    assert min(seen) < 0 < max(seen)  # one that lies in S more than labelled images do keeps its gradient
     assert torch.equal(losses.guided_gradient(g, z, labelled, free, reference, s, mean, 0.0, 0.0), g)
 
 
