@@ -37,7 +37,7 @@ from debgcd.reproduce.scale import classes_of  # noqa: E402
 from debgcd.reproduce.table import markdown  # noqa: E402
 
 ROOT = HERE.parent
-SETS = ("digits", "cifar10", "pets", "cub")
+SETS = {"digits": "digits", "cifar10": "CIFAR-10", "pets": "Pets", "cub": "CUB-50"}
 CLASSES, IMAGES = 50, 2000
 UNMEASURED = ("promptcal", "detector")  # needs a ViT; finds no categories of its own
 EXTRAS: dict[str, dict[str, float]] = {
@@ -135,32 +135,32 @@ def write_page(page: Path, done: list[dict[str, Any]]) -> None:
     def of(row: str, name: str, what: str) -> list[float]:
         return [run[what] for run in found[row] if run["set"] == name and run[what] is not None]
 
-    def mean(row: str) -> float | None:
-        parts = [of(row, name, "all") for name in sets]
-        return statistics.mean(map(statistics.mean, parts)) if all(parts) else None
+    def means(row: str) -> list[float]:
+        return [statistics.mean(values) for name in sets if (values := of(row, name, "all"))]
 
     costs, kinds = [], []
-    for row in sorted(found, key=lambda row: -(mean(row) or 0.0)):
-        own = [
-            run for run in found[row] if run["memory"] is not None
-        ]  # not taken over from runs that shared the machine
+    for row in sorted(found, key=lambda row: (-len(means(row)), -statistics.mean(means(row)))):
+        own = [run for run in found[row] if run["memory"] is not None]  # not taken over: those shared the machine
         times = [[run["seconds"] for run in own if run["set"] == name] for name in sets]
-        cells = [shown(of(row, name, "all")) for name in sets] + ["–" if mean(row) is None else f"{mean(row):.1f}"]
+        cells = [shown(of(row, name, "all")) for name in sets]
+        cells += [f"{statistics.mean(means(row)):.1f}" if len(means(row)) == len(sets) else "–"]
         cells += [f"{statistics.mean(each):.0f}" if each else "–" for each in times]
         costs.append([row, *cells, f"{max(run['memory'] for run in own):.1f}" if own else "–"])
         kinds.append([row, *(shown(of(row, name, what)) for name in sets for what in ("old", "new"))])
     counts = sorted({len(of(row, name, "all")) for row in found for name in sets} - {0})
+    seeds = "one seed" if counts == [1] else f"{' or '.join(map(str, counts))} seeds"
     machine = facts()
     note = (
-        f"Per cent of the unlabelled images, mean ± standard deviation over {' to '.join(map(str, dict.fromkeys(counts[:1] + counts[-1:])))} "
-        f"seeds; backbone lite0, preset small, two tuned blocks. s: seconds of training, GB: largest memory, on {machine['processor']}, "
+        f"Per cent of the unlabelled images, mean ± standard deviation over {seeds}; "
+        f"backbone lite0, preset small, two tuned blocks. s: seconds of training, GB: largest memory, on {machine['processor']}, "
         f"{machine['cores']} cores, of the runs that had the machine for themselves; last run {machine['date']}."
     )
-    head = ["All", *sets, "mean", *(f"{name}, s" for name in sets), "GB"]
+    titles = [SETS[name] for name in sets]
+    head = ["All", *titles, "mean", *(f"{title}, s" for title in titles), "GB"]
     parts = [
         markdown(head, costs),
         note,
-        markdown(["Old, New", *(f"{name} {w}" for name in sets for w in ("Old", "New"))], kinds),
+        markdown(["Old, New", *(f"{title} {what}" for title in titles for what in ("Old", "New"))], kinds),
     ]
     write_between(page, "benchmarks/methods.py", "\n\n".join(parts) if done else "Not measured yet.")
 
