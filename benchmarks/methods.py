@@ -39,7 +39,6 @@ from debgcd.reproduce.table import markdown  # noqa: E402
 ROOT = HERE.parent
 SETS = {"digits": "digits", "cifar10": "CIFAR-10", "pets": "Pets", "cub": "CUB-50"}
 CLASSES, IMAGES = 50, 2000
-UNMEASURED = ("promptcal", "detector")  # needs a ViT; finds no categories of its own
 EXTRAS: dict[str, dict[str, float]] = {
     "BIA": {"bia_weight": 0.1},
     "EAGC": {"eagc_align": 0.7, "eagc_project": 0.5},
@@ -62,7 +61,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=HERE / "methods.json")
     parser.add_argument("--page", type=Path, default=ROOT / "docs" / "methods.md")
     options = parser.parse_args()
-    wanted = options.methods.split(",") if options.methods else [m for m in METHODS if m not in UNMEASURED]
+    wanted = options.methods.split(",") if options.methods else [m for m in METHODS if measured(m)]
     for name in wanted:
         require_method(name)
     done: list[dict[str, Any]] = read_json(options.results)["runs"] if options.results.exists() else []
@@ -81,6 +80,11 @@ def main() -> None:
                 write_json(options.results, {**facts(), "runs": done})
                 write_page(options.page, done)
     write_page(options.page, done)
+
+
+def measured(name: str) -> bool:
+    """Whether the table has a method: not one that needs a ViT, nor the detector, which finds no categories of its own."""
+    return not METHODS[name].needs_vit and name != "detector"
 
 
 def rows(wanted: list[str], k: int, cache: str | None, steps: int | None) -> dict[str, Config]:
@@ -140,7 +144,9 @@ def write_page(page: Path, done: list[dict[str, Any]]) -> None:
 
     costs, kinds = [], []
     for row in sorted(found, key=lambda row: (-len(means(row)), -statistics.mean(means(row)))):
-        own = [run for run in found[row] if run["memory"] is not None]  # not taken over: those shared the machine
+        own = [
+            run for run in found[row] if run["memory"] is not None
+        ]  # not taken over: other runs went on beside those
         times = [[run["seconds"] for run in own if run["set"] == name] for name in sets]
         cells = [shown(of(row, name, "all")) for name in sets]
         cells += [f"{statistics.mean(means(row)):.1f}" if len(means(row)) == len(sets) else "–"]
@@ -153,7 +159,7 @@ def write_page(page: Path, done: list[dict[str, Any]]) -> None:
     note = (
         f"Per cent of the unlabelled images, mean ± standard deviation over {seeds}; "
         f"backbone lite0, preset small, two tuned blocks. s: seconds of training, GB: largest memory, on {machine['processor']}, "
-        f"{machine['cores']} cores, of the runs that had the machine for themselves; last run {machine['date']}."
+        f"{machine['cores']} cores, of the runs that this command made one by one; last run {machine['date']}."
     )
     titles = [SETS[name] for name in sets]
     head = ["All", *titles, "mean", *(f"{title}, s" for title in titles), "GB"]

@@ -44,6 +44,17 @@ def test_eagc_changes_what_reaches_the_tail_and_nothing_else(name: str) -> None:
         assert same == parameter.startswith("heads."), parameter
 
 
+def test_the_mean_energy_follows_the_labelled_images_of_the_batch() -> None:
+    network, _, _ = gradients("simgcd", eagc_align=0.7, eagc_project=0.5)
+    subspace = network.get_buffer("memory.extras.subspace")
+    label = random_labels(IMAGES)
+    known = torch.randn(IMAGES, 8, generator=torch.Generator().manual_seed(5)).double()[label >= 0]
+    seen = torch.randn(2 * IMAGES, TOKENS, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    now = network(seen).feature[label.repeat(2) >= 0]
+    expected = 0.95 * losses.energy(known, subspace).mean() + 0.05 * losses.energy(now, subspace).mean()
+    assert network.get_buffer("memory.extras.mean_energy").item() == pytest.approx(expected.item())
+
+
 def test_bia_adds_minus_the_nuclear_norm_of_the_unlabelled_features() -> None:
     network, plain, terms = gradients("simgcd")
     _, changed, more = gradients("simgcd", bia_weight=0.3)

@@ -14,6 +14,8 @@ import pytest
 from hostile_names import BAD
 from served import Serve, Served
 
+from debgcd.review.server import listen
+
 
 @pytest.fixture(scope="module")
 def server(serve: Serve) -> Served:
@@ -75,6 +77,12 @@ def test_a_post_needs_an_origin_and_a_page_of_another_port_is_refused(server: Se
     assert server.ask("POST", "/api/undo", b"{}", cookie, good=False)[0] == 403
     assert server.ask("GET", "/thumb/0", headers=cookie | {"sec-fetch-site": "same-site"}, good=False)[0] == 403
     assert server.ask("GET", "/thumb/0", headers=cookie | {"sec-fetch-site": "same-origin"}, good=False)[0] == 200
+
+
+def test_answers_are_sent_without_delay() -> None:
+    """asyncio turns Nagle's algorithm off only where the socket names its protocol; else a body waits for a receipt."""
+    with listen(0) as place:
+        assert place.proto == socket.IPPROTO_TCP
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/net/tcp"), reason="this system does not list its sockets")
