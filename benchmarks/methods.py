@@ -1,22 +1,24 @@
 """The small table: every method on few images without a GPU, side by side; written into docs/methods.md.
 
-.venv/bin/python benchmarks/methods.py --root DIR [--root DIR ...] [--sets A,B] [--methods A,B] [--seeds 3]
+.venv/bin/python benchmarks/methods.py --root DIR [--root DIR ...] [--sets A,B] [--methods A,B] [--seeds 3] [--jobs 1]
 
 DIR holds CIFAR-10, Oxford-IIIT Pet and CUB-200-2011 (`debgcd fetch` gets them); the digits come with scikit-learn. Every method
 takes the preset small with two tuned blocks and the same number of categories; what its file in debgcd/overlays/methods
 changes for small is on the page. Resumable: one process per run, and each result is in benchmarks/methods.json as soon as it is
 there; the first seed of all before the second. With the --work of benchmarks/quality/run.py it takes over the runs that are
-finished there. PromptCAL needs a ViT and is not measured.
+finished there. Seconds are kept only of runs that were alone (--jobs 1). PromptCAL needs a ViT and is not measured.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import statistics
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ from grid import images_of, write_between  # noqa: E402
 
 from debgcd import config as configuration  # noqa: E402
 from debgcd.files import read_json, write_json  # noqa: E402
-from debgcd.machine import cache_folder, facts  # noqa: E402
+from debgcd.machine import cache_folder, cores, facts  # noqa: E402
 from debgcd.methods import METHODS, require_method  # noqa: E402
 from debgcd.options import Config  # noqa: E402
 from debgcd.progress import say  # noqa: E402
@@ -40,7 +42,7 @@ ROOT = HERE.parent
 SETS = {"digits": "digits", "cifar10": "CIFAR-10", "pets": "Pets", "cub": "CUB-50"}
 CLASSES, IMAGES = 50, 2000
 EXTRAS: dict[str, dict[str, float]] = {
-    "BIA": {"bia_weight": 0.1},
+    "BIA": {"bia_weight": 0.004},
     "EAGC": {"eagc_align": 0.7, "eagc_project": 0.5},
 }
 
@@ -53,6 +55,7 @@ def main() -> None:
         "--methods", metavar="A,B", help="names as for debgcd train (default: all that need no ViT and find categories)"
     )
     parser.add_argument("--seeds", type=int, default=3, metavar="N")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="parallel runs; they share the cores")
     parser.add_argument(
         "--steps", type=int, metavar="N", help="instead of each method's own: for a trial of the command"
     )
@@ -69,16 +72,26 @@ def main() -> None:
     for name in options.sets.split(","):
         found = images_of(name, options.root, options.work, cache_folder(options.cache), CLASSES, IMAGES)
         sets[name] = (ImageList.of(name, found, options.work), classes_of(found))
-    for seed in range(options.seeds):
-        for images, k in sets.values():
-            for row, config in rows(wanted, k, options.cache, options.steps).items():
-                each = cell(row, seed, images, config, options.work)
-                if any(run["folder"] == key(each, options.work) for run in done):
-                    continue
-                memory = finish(each)
-                done.append({"folder": key(each, options.work), **told(each), "memory": memory})
-                write_json(options.results, {**facts(), "runs": done})
-                write_page(options.page, done)
+    cells = [
+        cell(row, seed, images, config, options.work)
+        for seed in range(options.seeds)
+        for images, k in sets.values()
+        for row, config in rows(wanted, k, options.cache, options.steps).items()
+    ]
+    if options.jobs > 1:
+        os.environ["OMP_NUM_THREADS"] = str(max(1, cores() // options.jobs))
+    there = {run["run"] for run in done}
+    pool = ThreadPoolExecutor(options.jobs)
+    try:
+        running = {pool.submit(finish, each): each for each in cells if key(each) not in there}
+        for future in as_completed(running):
+            each, memory = running[future], future.result()
+            alone = memory is not None and options.jobs == 1
+            done.append({"run": key(each), **told(each, alone), "memory": memory})
+            write_json(options.results, {**facts(), "runs": done})
+            write_page(options.page, done)
+    finally:
+        pool.shutdown(cancel_futures=True)  # those that run are waited for
     write_page(options.page, done)
 
 
@@ -104,8 +117,13 @@ def rows(wanted: list[str], k: int, cache: str | None, steps: int | None) -> dic
     return found
 
 
-def key(each: Cell, work: Path) -> str:
-    return str(each.folder.relative_to(work))
+def key(each: Cell) -> str:
+    """The run, by all that its result depends on but where its images lie: another folder or machine goes on with the same list."""
+    settings = {
+        name: value for name, value in configuration.to_dict(each.config).items() if name not in ("run", "seed")
+    }
+    digest = hashlib.sha256(json.dumps([settings, each.images.count], sort_keys=True).encode()).hexdigest()[:8]
+    return f"{each.set}/{each.config.method}-{digest}/seed-{each.seed}"
 
 
 def finish(each: Cell) -> float | None:
@@ -121,14 +139,14 @@ def finish(each: Cell) -> float | None:
     return round(usage.ru_maxrss / (2**30 if sys.platform == "darwin" else 2**20), 2)
 
 
-def told(each: Cell) -> dict[str, Any]:
-    """The run's scores, and the seconds that its steps took, clusterings before epochs and a first stage included."""
+def told(each: Cell, alone: bool) -> dict[str, Any]:
+    """The run's scores; of one that was alone the seconds of its steps, clusterings before epochs and a first stage included."""
     found, seconds = result(each), 0.0
     for metrics in (each.folder / "metrics.jsonl", each.folder / "first" / "metrics.jsonl"):
         lines = [json.loads(line) for line in metrics.read_text("utf-8").splitlines()] if metrics.exists() else []
         seconds += sum(each.config.schedule.batch / line["images_per_second"] for line in lines if "loss" in line)
     facts_of_run = {"row": found.row, "set": found.set, "seed": found.seed, "k": found.k, "views": found.views}
-    return {**facts_of_run, **found.unlabelled, "seconds": round(seconds, 1)}
+    return {**facts_of_run, **found.unlabelled, "seconds": round(seconds, 1) if alone and seconds else None}
 
 
 def write_page(page: Path, done: list[dict[str, Any]]) -> None:
@@ -144,22 +162,23 @@ def write_page(page: Path, done: list[dict[str, Any]]) -> None:
 
     costs, kinds = [], []
     for row in sorted(found, key=lambda row: (-len(means(row)), -statistics.mean(means(row)))):
-        own = [
-            run for run in found[row] if run["memory"] is not None
-        ]  # not taken over: other runs went on beside those
-        times = [[run["seconds"] for run in own if run["set"] == name] for name in sets]
+        times = [of(row, name, "seconds") for name in sets]
+        memory = [run["memory"] for run in found[row] if run["memory"] is not None]
         cells = [shown(of(row, name, "all")) for name in sets]
         cells += [f"{statistics.mean(means(row)):.1f}" if len(means(row)) == len(sets) else "–"]
         cells += [f"{statistics.mean(each):.0f}" if each else "–" for each in times]
-        costs.append([row, *cells, f"{max(run['memory'] for run in own):.1f}" if own else "–"])
+        costs.append([row, *cells, f"{max(memory):.1f}" if memory else "–"])
         kinds.append([row, *(shown(of(row, name, what)) for name in sets for what in ("old", "new"))])
+    for method in METHODS.values():
+        if method.needs_vit:
+            costs.append([method.about.title, "unmeasured: needs a ViT", *["–"] * (2 * len(sets) + 1)])
     counts = sorted({len(of(row, name, "all")) for row in found for name in sets} - {0})
     seeds = "one seed" if counts == [1] else f"{' or '.join(map(str, counts))} seeds"
     machine = facts()
     note = (
         f"Per cent of the unlabelled images, mean ± standard deviation over {seeds}; "
         f"backbone lite0, preset small, two tuned blocks. s: seconds of training, GB: largest memory, on {machine['processor']}, "
-        f"{machine['cores']} cores, of the runs that this command made one by one; last run {machine['date']}."
+        f"{machine['cores']} cores, seconds of the runs that were alone; last run {machine['date']}."
     )
     titles = [SETS[name] for name in sets]
     head = ["All", *titles, "mean", *(f"{title}, s" for title in titles), "GB"]

@@ -110,6 +110,14 @@ def _layer(kind: Kind, name: str) -> Layer:
     return Layer(f"{kind} {name}", parse_yaml(text), _comments(text))
 
 
+def own_keys(method: str) -> set[str]:
+    """The dotted keys that the package's files set for this method alone, for any preset or benchmark."""
+    sections = list(_layer("method", method).values.values()) if method in names("method") else []
+    for benchmark in names("benchmark"):
+        sections += [section.get(method) for section in _layer("benchmark", benchmark).values.values()]
+    return {key for section in sections for key in leaves(section or {})}
+
+
 def _part(layer: Layer, key: str) -> Layer:
     """One section of a layer as a layer; an empty one where it has no such section."""
     prefix = f"{key}."
@@ -124,7 +132,8 @@ def _comments(text: str) -> dict[str, str]:
     def walk(node: yaml.Node, path: str) -> Iterator[tuple[str, str]]:
         if isinstance(node, yaml.MappingNode) and node.value:
             for key, value in node.value:
-                yield from walk(value, f"{path}.{key.value}" if path else key.value)
+                merged = key.value == "<<"  # the same values in another section
+                yield from walk(value, path if merged else f"{path}.{key.value}" if path else key.value)
         else:
             _, mark, comment = lines[node.end_mark.line][node.end_mark.column :].partition("#")
             if mark:
@@ -265,6 +274,15 @@ def leaves(data: Mapping[str, Any], path: str = "") -> dict[str, Any]:
     for key, value in data.items():
         found |= leaves(value, f"{path}{key}.") if isinstance(value, dict) else {f"{path}{key}": value}
     return found
+
+
+def without(data: Mapping[str, Any], dropped: set[str], path: str = "") -> dict[str, Any]:
+    """Nested plain data less these dotted keys."""
+    return {
+        key: without(value, dropped, f"{path}{key}.") if isinstance(value, dict) else value
+        for key, value in data.items()
+        if f"{path}{key}" not in dropped
+    }
 
 
 def reasons(config: Config, found: list[Layer]) -> dict[str, str]:

@@ -38,6 +38,10 @@ class Progress:
         if self.by == "epoch":
             last = round(share * self.epochs) - 1
             return self.epoch / last if last > 0 else float(self.epoch > last)
+        return self.of_ramp(share)
+
+    def of_ramp(self, share: float) -> float:
+        """The same for what reaches its end only in the epoch after, as many ramps of public code do."""
         return self.share / share if share else 1.0
 
 

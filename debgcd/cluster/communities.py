@@ -12,7 +12,7 @@ BLOCK = 2048  # points whose similarities to all others are in memory together
 
 
 def communities(
-    points: Tensor, label: Tensor, *, neighbours: int = 15, least: float = 0.6, smallest: int = 5
+    points: Tensor, label: Tensor, *, neighbours: int = 14, least: float = 0.6, smallest: int = 5
 ) -> NDArray[np.int64]:
     """The cluster of each point, -1 where it is in none of `smallest` points or more: points (N, d), label (N,) -> (N,).
 

@@ -8,13 +8,13 @@ from torch.nn.functional import normalize
 
 
 def nuclear_norm(feature: Tensor) -> Tensor:
-    """BIA (ICLR 2026): the sum of the singular values of the unit-length rows, over their number: (N, d) -> a scalar.
+    """BIA (ICLR 2026): the sum of the singular values of the unit-length rows: (N, d) -> a scalar.
 
-    Larger where the rows fill more directions evenly; √(N · min(N, d)) / N at most.
+    Larger where the rows fill more directions evenly; √(N · min(N, d)) at most.
     """
     if not len(feature):
         return feature.sum() * 0.0
-    return torch.linalg.svdvals(normalize(feature, dim=1)).sum() / len(feature)
+    return torch.linalg.svdvals(normalize(feature, dim=1)).sum()
 
 
 def known_subspace(feature: Tensor, eta: float = 2.0) -> Tensor:

@@ -30,7 +30,7 @@ def agreed(z: Tensor, queries: int, neighbours: int, quantile: float, valid: Ten
     As in the public code: P P Pᵀ + I; of its entries above the mean of those that are not zero, the largest 1 − quantile.
     """
     p = consensus(z, neighbours, valid)
-    spread = p @ p @ p.T + torch.eye(len(p), dtype=p.dtype, device=p.device)
+    spread = p @ p @ p.T + torch.diag(valid.to(p.dtype))  # rows that are not there must not count in mean and quantile
     there = spread > 0
     mean = spread.sum() / there.sum()
     above = spread > mean

@@ -2,7 +2,7 @@
 
 From the paper and the public code (MIT): the two contrasts, their temperatures and weights, selective neighbour clustering
 (`cluster/snc.py`) before every epoch, whose second level gives the clusters. At the end the public code reports the clusters
-themselves; here a category is the mean of its cluster, so that new images can be asked about too.
+themselves; here an image belongs to the nearest mean of a cluster, so that new images can be asked about too.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from debgcd.schedules import Progress
 
 @dataclass(frozen=True)
 class CiPRObjective:
-    """L = supervised contrast of labelled images + of all images with their clusters as labels."""
+    """L = supervised contrast of labelled images + weight · that of all images with their clusters as labels."""
 
     labelled_temperature: float = option(0.07, "as published", 1e-4, 100)
     cluster_temperature: float = option(0.12, "as in the public code", 1e-4, 100)
+    cluster_weight: float = option(0.12 / 0.07, "as in the public code: its temperature over the other one", 0, 1e6)
     level: int = option(1, "of the hierarchy of clusters, from 0; the public code takes 1", 0, 100)
 
 
@@ -61,7 +62,8 @@ class CiPR(GCD):
         cluster = network.get_buffer("memory.cluster")[batch.image]
         labelled = losses.supervised_contrastive(z[batch.labelled], batch.y, options.labelled_temperature)
         across = losses.supervised_contrastive(z, cluster, options.cluster_temperature)
-        return Loss(labelled + across, {"supervised_contrastive": labelled, "cluster_contrastive": across})
+        total = labelled + options.cluster_weight * across
+        return Loss(total, {"supervised_contrastive": labelled, "cluster_contrastive": across})
 
     def settle(self, context: Context) -> None:
         unit = normalize(context.features(), dim=1)

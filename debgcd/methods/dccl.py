@@ -1,9 +1,9 @@
 """DCCL (Pu et al. 2023): clusters of a graph of neighbours, found anew before every epoch, as centres to be recognised.
 
-From the paper and the public code: Infomap on the 15 nearest neighbours, clusters of five images or more, a memory of their
+From the paper and the public code: Infomap on the nearest neighbours, clusters of five images or more, a memory of their
 centres with momentum, weights and temperatures. Its link between two labelled images compares a label with that of another
-image than it means to; here it is meant. One batch serves both losses: one half is drawn as for GCD, the other half holds
-P clusters × 16 images. The learning rate has no warm-up.
+image than it means to; here it is meant. As there, each loss has images of its own: one half of a batch is drawn as for GCD,
+the other half holds P clusters × 16 images. The learning rate has no warm-up.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from debgcd import losses, schedules
@@ -21,7 +21,7 @@ from debgcd.cluster.communities import communities
 from debgcd.data.draws import uniform
 from debgcd.data.sampler import Draws, Sampler, half_labelled
 from debgcd.methods.base import About, Batch, Context, Loss
-from debgcd.methods.gcd import GCD, GCDOptions, representation
+from debgcd.methods.gcd import GCD, GCDOptions
 from debgcd.model.network import Network
 from debgcd.options import option
 from debgcd.progress import say
@@ -32,7 +32,7 @@ from debgcd.schedules import Progress
 class DCCLObjective:
     """L = L_rep + w(t) L_cluster."""
 
-    neighbours: int = option(15, "links of an image, as in the public code", 1, 1000)
+    neighbours: int = option(14, "links of an image, as in the public code: 15 with itself", 1, 1000)
     least_similarity: float = option(0.6, "cosine of a link, as in the public code", -1, 1)
     smallest: int = option(5, "images of a cluster, as in the public code", 1, 10**6)
     weight: float = option(0.4, "w at the end of its ramp, from a tenth of it; as published", 0, 1e6)
@@ -110,19 +110,27 @@ class DCCL(GCD):
         network.get_buffer("memory.centres").copy_(normalize(sums, dim=1))
 
     def loss(self, network: Network, batch: Batch, progress: Progress) -> Loss:
-        options, output, images = self.options.dccl, network(batch.tokens), len(batch.image)
-        unit, centres = normalize(output.feature, dim=1), network.get_buffer("memory.centres").clone()
-        own = network.get_buffer("memory.cluster")[batch.image]
-        used = network.get_buffer("memory.count")
-        clusters = losses.centre_contrast(unit, centres, used, own.repeat(2), options.temperature)
-        total, terms = representation(output["projection"], batch, self.options.baseline)
-        weight = schedules.linear(options.weight / 10, options.weight, progress.of_warmup(options.ramp))
-        grouped = slice(images // 2, images)  # first views of the half that was drawn by clusters
-        moved = losses.follow(
-            centres, unit[grouped].detach(), own[grouped].clamp_min(0), own[grouped] >= 0, options.momentum
-        )
+        options, base, output = self.options.dccl, self.options.baseline, network(batch.tokens)
+        half = len(batch.image) // 2
+        z, _ = _halves(output["projection"], half)
+        y = batch.labels[:half]
+        info_nce = losses.info_nce(z, base.unlabelled_temperature)
+        supervised = losses.contrastive_among(z, y, y >= 0, base.labelled_temperature)
+        _, unit = _halves(normalize(output.feature, dim=1), half)  # of images that were drawn by clusters
+        own = network.get_buffer("memory.cluster")[batch.image][half:].repeat(2)
+        centres, used = network.get_buffer("memory.centres").clone(), network.get_buffer("memory.count")
+        clusters = losses.centre_contrast(unit, centres, used, own, options.temperature)
+        moved = losses.follow(centres, unit.detach(), own.clamp_min(0), own >= 0, options.momentum)
         network.get_buffer("memory.moved").copy_(moved)
-        return Loss(total + weight * clusters, {**terms, "clusters": clusters, "cluster_weight": weight})
+        share = base.supervised_weight
+        weight = schedules.linear(options.weight / 10, options.weight, progress.of_warmup(options.ramp))
+        terms: dict[str, Tensor | float] = {
+            "info_nce": info_nce,
+            "supervised_contrastive": supervised,
+            "clusters": clusters,
+            "cluster_weight": weight,
+        }
+        return Loss((1 - share) * info_nce + share * supervised + weight * clusters, terms)
 
     def stepped(self, network: Network, progress: Progress) -> None:
         network.get_buffer("memory.centres").copy_(network.get_buffer("memory.moved"))
@@ -130,3 +138,9 @@ class DCCL(GCD):
     def settle(self, context: Context) -> None:
         say(f"dccl: Infomap found {int(context.network.get_buffer('memory.count'))} clusters before the last epoch")
         super().settle(context)
+
+
+def _halves(rows: Tensor, half: int) -> tuple[Tensor, Tensor]:
+    """Both views of the first `half` images, and of the others: (2B, d) -> (2 · half, d), (2 (B − half), d)."""
+    views = rows.unflatten(0, (2, -1))
+    return views[:, :half].flatten(0, 1), views[:, half:].flatten(0, 1)

@@ -68,9 +68,9 @@ class GCD(SemiSupervisedKMeans):
         heads["projection"] = self.projection()
         return heads
 
-    def projection(self) -> Projection | PrototypeProjection:
-        """What L_rep contrasts: (N, width) -> (N, d), unit rows."""
-        shape, width = self.options.heads, self.sizes.width
+    def projection(self, width: int | None = None) -> Projection | PrototypeProjection:
+        """What L_rep contrasts: (N, width) -> (N, d), unit rows; the feature's width unless told."""
+        shape, width = self.options.heads, width or self.sizes.width
         if not shape.projection_prototypes:
             return shape.projection(width)
         sizes = (width, shape.hidden, shape.projection_width, shape.projection_depth)

@@ -30,7 +30,7 @@ class GPCObjective:
     """L = L_rep + L_proto; and how splits and merges are decided."""
 
     temperature: float = option(1.0, "mean of the temperatures by density, as in the public code", 1e-4, 100)
-    warmup: int = option(1, "epochs before L_proto begins, as in the public script", 0, 10**6)
+    warmup: int = option(1, "epochs before the mixture and L_proto begin, as in the public script", 0, 10**6)
     axes: int | None = option(None, "principal axes that splits and merges look at; null: all, as published", 1, 10**6)
     scale: float = option(0.005, "of the prior's covariance, as in the public code", 1e-9, 1e6)
     chance: float = option(0.1, "of a split or merge that the ratio is against, as in the public code", 0, 1)
@@ -64,13 +64,14 @@ class GPC(GCD):
         return min(self.options.gpc.most * self.sizes.k, self.sizes.images)
 
     def epoch(self, context: Context, progress: Progress) -> None:
-        options, network = self.options.gpc, context.network
+        options, network, known = self.options.gpc, context.network, self.sizes.known
+        if progress.epoch < options.warmup:
+            return
         unit = normalize(context.features(), dim=1)
         count, seed = network.get_buffer("memory.count"), self.config.seed + progress.epoch
-        found = kmeans(unit, context.label, int(count), seed=seed, restarts=1, iterations=30).assignment
-        points = unit if options.axes is None else principal(unit, options.axes)
+        points = unit if options.axes is None else principal(unit, options.axes)  # one space for clusters and decisions
+        found = kmeans(points, context.label, int(count), seed=seed, restarts=10, iterations=100).assignment
         prior = Prior(points.mean(0), options.scale)
-        known = self.sizes.known
         found = split_and_merge(points, found, known, prior, most=self._most, seed=seed, chance=options.chance)
         count.copy_(found.amax() + 1)
         sums = torch.zeros(int(count), unit.shape[1], device=unit.device).index_add_(0, found, unit)
@@ -91,10 +92,7 @@ class GPC(GCD):
             network.get_buffer("memory.own")[batch.image].repeat(2),
             network.get_buffer("memory.temperatures"),
         )
-        weight = float(progress.epoch >= self.options.gpc.warmup)
-        return Loss(
-            total + weight * prototypes, {**terms, "prototypes": prototypes, "gaussians": count.to(total.dtype)}
-        )
+        return Loss(total + prototypes, {**terms, "prototypes": prototypes, "gaussians": count.to(total.dtype)})
 
     def categories(self, network: Network) -> int:
         return int(network.get_buffer("memory.count"))

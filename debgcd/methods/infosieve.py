@@ -91,11 +91,12 @@ class InfoSieve(GCD):
 
     def epoch(self, context: Context, progress: Progress) -> None:
         network, share = context.network, progress.epoch / progress.epochs
+        last = max(1, progress.epochs - 1)
         unit = normalize(context.features(), dim=1)
-        guess = kmeans(unit, context.label, self.sizes.k, seed=self.config.seed, restarts=1, iterations=10).assignment
+        guess = kmeans(unit, context.label, self.sizes.k, seed=self.config.seed, restarts=10, iterations=10).assignment
         network.get_buffer("memory.guess").copy_(guess)
         end, weight = self.options.infosieve.age, network.get_buffer("heads.projection.weight")
-        network.get_buffer("heads.projection.age").fill_(0.1 + (end - 0.1) * share)
+        network.get_buffer("heads.projection.age").fill_(0.1 + (end - 0.1) * progress.epoch / last)
         weight.copy_((2 - share) ** -torch.arange(len(weight), dtype=torch.float64))
 
     def loss(self, network: Network, batch: Batch, progress: Progress) -> Loss:
@@ -103,10 +104,12 @@ class InfoSieve(GCD):
         assert isinstance(sieve, Sieve)
         z, code, mask, category = network(batch.tokens)["projection"].split(sieve.parts, 1)
         weight = network.get_buffer("heads.projection.weight")
+        first_weight = (
+            -torch.arange(options.bits, device=mask.device, dtype=mask.dtype)
+        ).exp2()  # as in the public code
         guess = network.get_buffer("memory.guess")[batch.image]
-        inner = self._contrasts(losses.nearness(z), losses.nearness(z), batch, guess)
-        bits = losses.nearness(normalize(code, dim=1), relative=True)
-        codes = self._contrasts(bits, losses.nearness(code * weight, relative=True), batch, guess)
+        inner = self._contrasts(z, z, batch, guess, relative=False)
+        codes = self._contrasts(normalize(code, dim=1), code * weight, batch, guess, relative=True)
         named = {
             "inner": (1.0, inner),
             "code": (options.code_weight, codes),
@@ -115,17 +118,17 @@ class InfoSieve(GCD):
                 options.category_weight,
                 losses.categories_of_codes(category[batch.labelled], batch.y.repeat(2)),
             ),
-            "length": (options.length_weight, losses.code_length(mask, weight)),
+            "length": (options.length_weight, losses.code_length(mask, first_weight)),
             "mask_condition": (options.mask_condition_weight, losses.mask_condition(mask)),
         }
         total = torch.stack([part * value for part, value in named.values()]).sum()
         return Loss(total, {name: value for name, (_, value) in named.items()})
 
-    def _contrasts(self, alone: Tensor, together: Tensor, batch: Batch, guess: Tensor) -> Tensor:
-        """(1 − λ) · InfoNCE on `alone` + λ · the mean of both supervised contrasts on `together`: (2B, 2B) each."""
+    def _contrasts(self, alone: Tensor, together: Tensor, batch: Batch, guess: Tensor, relative: bool) -> Tensor:
+        """(1 − λ) · InfoNCE on `alone` + λ · the mean of both supervised contrasts on `together`: (2B, d) each."""
         options = self.options.baseline
-        nce = losses.smoothed_nce(alone, self.options.infosieve.smoothing, options.unlabelled_temperature)
-        own = together.index_select(0, batch.labelled).index_select(1, batch.labelled)
+        apart, all_rows, own = (losses.nearness(x, relative) for x in (alone, together, together[batch.labelled]))
+        nce = losses.smoothed_nce(apart, self.options.infosieve.smoothing, options.unlabelled_temperature)
         supervised = losses.near_contrastive(own, batch.y, options.labelled_temperature)
-        supervised = (supervised + losses.near_contrastive(together, guess, options.labelled_temperature)) / 2
+        supervised = (supervised + losses.near_contrastive(all_rows, guess, options.labelled_temperature)) / 2
         return (1 - options.supervised_weight) * nce + options.supervised_weight * supervised

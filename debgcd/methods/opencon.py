@@ -113,7 +113,7 @@ class OpenCon(Method):
         prior = torch.ones(self.sizes.k, device=z.device, dtype=z.dtype)
         prior[:known] = 1 - min(options.labelled_share, 0.999)
         divergence = losses.divergence(cosines[free], prior / prior.sum())
-        new_weight = schedules.linear(0.0, options.new_weight, progress.of_warmup(options.ramp))
+        new_weight = schedules.linear(0.0, options.new_weight, progress.of_ramp(options.ramp))
         total = unlabelled + options.labelled_weight * supervised + new_weight * among_new
         moves = (y >= known).index_fill(0, labelled, True)
         network.get_buffer("memory.moved").copy_(losses.follow(weight, z[:images].detach(), y, moves, options.momentum))

@@ -1,8 +1,7 @@
 """PromptCAL (Zhang et al. 2023): prompts in every block of a ViT, then positives from a graph of agreed neighbours.
 
-From the paper and the public code (MIT): prompts, both stages' losses, teacher, memory, graph, weights. Both stages are one
-run: the first takes `first_share` of it, or none with `--start RUN`. Different: one learning rate schedule over both stages,
-no distillation of ImageNet features in the first epochs, and a negative is kept by chance rather than in an exact number.
+From the public code (MIT): prompts, losses, teacher, memory, graph, weights. Both stages are one run: the first takes
+`first_share` of it, or none with `--start RUN`. What differs is in docs/methods.md.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ class PromptCALObjective:
     prompts: int = option(5, "per block, as published", 1, 1000)
     supervised: int = option(2, "of them with a loss of their own, as published", 1, 1000)
     prompt_weight: float = option(0.35, "of that loss, as published", 0, 1e6)
-    first_share: float = option(0.667, "of the run in the first stage: the public 200 of 300 epochs", 0, 1)
-    ramp: float = option(0.01, "share of the run in which the neighbours' weight grows: about two epochs", 0, 1)
+    first_share: float = option(2 / 3, "of the run in the first stage: the public 200 of 300 epochs", 0, 1)
+    ramp: float = option(2.0, "epochs in which the neighbours' weight grows, as published", 0, 1e6)
     neighbour_weight: float = option(0.6, "as published", 0, 1)
     neighbours: int = option(5, "as published for fine-grained sets; 10 for CIFAR and ImageNet-100", 1, 1000)
     quantile: float = option(0.8, "as published for fine-grained sets; 0.5 for CIFAR and ImageNet-100", 0, 1)
@@ -83,64 +82,65 @@ class PromptCAL(GCD):
 
     def heads(self) -> nn.ModuleDict:
         half = self.sizes.width // 2
-        shape = self.options.heads
         parts = {
             "classifier": Part(Centres(half, self.sizes.k), 0, half),
             "detector": Part(DistanceDetector(half, self.sizes.known), 0, half),
         }
-        return nn.ModuleDict(
-            parts | {name: Part(shape.projection(half), i * half, (i + 1) * half) for i, name in enumerate(HALVES)}
-        )
+        halves = {name: Part(self.projection(half), i * half, (i + 1) * half) for i, name in enumerate(HALVES)}
+        return nn.ModuleDict(parts | halves)
 
     def memory(self, network: Network) -> nn.Module:
         return Memory(network, self.options.promptcal.memory, self.sizes.width // 2)
 
-    def _second(self, progress: Progress) -> float:
-        """How far the second stage is, as a share of the run; negative in the first."""
-        return progress.share - (0.0 if self.config.start is not None else self.options.promptcal.first_share)
+    def begin(self, context: Context) -> None:
+        Memory.of(context.network).teacher.follow(context.network, 0.0)  # the network may come from another run
+
+    def _neighbour_weight(self, progress: Progress) -> float | None:
+        """Of the second stage; None in the first."""
+        options = self.options.promptcal
+        share = 0.0 if self.config.start is not None else options.first_share
+        steps = progress.step - round(share * progress.steps)
+        grown = steps / (options.ramp * progress.steps_per_epoch) if options.ramp else 1.0
+        return options.neighbour_weight * min(1.0, grown) if steps >= 0 else None
 
     def loss(self, network: Network, batch: Batch, progress: Progress) -> Loss:
-        output, options = network(batch.tokens), self.options.promptcal
-        weights = dict(zip(HALVES, (1.0, options.prompt_weight), strict=True))
-        second, memory = self._second(progress), Memory.of(network)
-        total = output.feature.sum() * 0.0
-        terms: dict[str, Tensor | float] = {}
-        teacher = memory.teacher(network, batch.tokens, HALVES) if second >= 0 else None
-        for i, name in enumerate(HALVES):
-            if teacher is None:
-                part, found = representation(output[name], batch, self.options.baseline)
-            else:
-                part, found = self._second_stage(output, teacher, i, memory.queue, batch, second)
-            total = total + weights[name] * part
-            terms |= {f"{name}_{term}": value for term, value in found.items()}
-        if teacher is not None:
+        output, memory, weight = network(batch.tokens), Memory.of(network), self._neighbour_weight(progress)
+        if weight is None:
+            parts = [representation(output[name], batch, self.options.baseline) for name in HALVES]
+        else:
+            teacher = memory.teacher(network, batch.tokens, HALVES)
+            parts = [self._second_stage(output, teacher, i, memory.queue, batch, weight) for i in range(len(HALVES))]
             memory.queue.add(normalize(teacher.feature.unflatten(1, (2, -1)), dim=2), batch.labels)
-        return Loss(total, terms)
+        terms = {
+            f"{name}_{term}": value
+            for name, (_, found) in zip(HALVES, parts, strict=True)
+            for term, value in found.items()
+        }
+        return Loss(parts[0][0] + self.options.promptcal.prompt_weight * parts[1][0], terms)
 
     def _second_stage(
-        self, output: Output, teacher: Output, i: int, queue: Queue, batch: Batch, second: float
+        self, output: Output, teacher: Output, i: int, queue: Queue, batch: Batch, weight: float
     ) -> tuple[Tensor, dict[str, Tensor | float]]:
-        """The loss of one half of the features against the teacher and the memory."""
+        """The loss of one half of the features against the teacher and the memory; weight: of the neighbours."""
         name, options, base = HALVES[i], self.options.promptcal, self.options.baseline
         nce = losses.cross_nce(output[name], teacher[name], base.unlabelled_temperature)
         known, taught = (found[name][batch.labelled] for found in (output, teacher))
         supervised = losses.cross_contrastive(known, taught, batch.y, base.labelled_temperature)
         z, own = (normalize(found.feature.chunk(2, 1)[i], dim=1) for found in (output, teacher))
+        other_view = own.roll(len(own) // 2, 0)
         others, label, there = queue.rows[:, i].clone(), queue.label.clone(), queue.label > queue.EMPTY
         valid = torch.cat([torch.ones(len(z), dtype=torch.bool, device=z.device), there])
-        graph = torch.cat([z.detach(), others])
-        positive = losses.agreed(graph, len(z), options.neighbours, options.quantile, valid)
-        positive = losses.with_labels(positive, batch.labels, label) & there
-        candidate = (batch.uniform("promptcal", len(label)) < options.negatives / len(label)).repeat(2, 1) & there
-        other_view = own.roll(len(own) // 2, 0)
+        linked = losses.agreed(torch.cat([other_view, others]), len(z), options.neighbours, options.quantile, valid)
+        positive = losses.with_labels(linked, batch.labels, label) & there
+        share_kept = options.negatives / there.sum().clamp_min(1)
+        candidate = (batch.uniform("promptcal", len(label)) < share_kept).repeat(2, 1) & there | linked
         near = losses.neighbour_contrast(z, other_view, others, positive, candidate, options.temperature)
-        weight = options.neighbour_weight * (min(1.0, second / options.ramp) if options.ramp else 1.0)
-        share = base.supervised_weight
-        total = (1 - share) * ((1 - weight) * nce + weight * near) + share * supervised
+        unsupervised = (1 - weight) * nce + weight * near
+        total = (1 - base.supervised_weight) * unsupervised + base.supervised_weight * supervised
         return total, {"info_nce": nce, "supervised_contrastive": supervised, "neighbours": near}
 
     def stepped(self, network: Network, progress: Progress) -> None:
-        momentum = self.options.promptcal.momentum if self._second(progress) >= 0 else 0.0
+        momentum = self.options.promptcal.momentum if self._neighbour_weight(progress) is not None else 0.0
         Memory.of(network).teacher.follow(network, momentum)
 
     def settle(self, context: Context) -> None:

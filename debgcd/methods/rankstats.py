@@ -25,8 +25,8 @@ class RankStatsObjective:
     """L = L_CE + L_BCE + ω(t) L_MSE."""
 
     top: int = option(5, "dimensions that must be the same, as published", 1, 4096)
-    consistency_weight: float = option(50.0, "λ, the largest ω; the public scripts for CIFAR", 0, 1e6)
-    ramp: float = option(0.75, "share of the run in which ω grows: the public 150 of 200 epochs", 0, 1)
+    consistency_weight: float = option(50.0, "λ, the largest ω; the public script for CIFAR-100", 0, 1e6)
+    ramp: float = option(0.75, "share of the run in which ω grows: 150 of 200 epochs, likewise", 0, 1)
     temperature: float = option(0.1, "of the head, as for all classifiers of cosines here", 1e-4, 100)
 
 
@@ -53,13 +53,13 @@ class RankStats(Method):
         """As in the public code: labels and ranks from the first views, pairs of a first and a second view."""
         options, output = self.options.rankstats, network(batch.tokens)
         logits, temperature = output["classifier"], options.temperature
-        supervised = losses.supervised(logits[batch.labelled[: len(batch.y)]], batch.y, temperature)
+        known = logits[:, : self.sizes.known]
+        supervised = losses.supervised(known[batch.labelled[: len(batch.y)]], batch.y, temperature)
         first_views = batch.free[: len(batch.free) // 2]
         same = losses.same_ranks(output.feature[first_views], options.top)
         pairs = losses.pairwise_agreement(logits[batch.free], same, temperature)
-        consistency = losses.view_consistency(logits[:, : self.sizes.known], temperature)
-        consistency = consistency + losses.view_consistency(logits, temperature)
-        weight = options.consistency_weight * losses.ramp(progress.of_warmup(options.ramp))
+        consistency = losses.view_consistency(known, temperature) + losses.view_consistency(logits, temperature)
+        weight = options.consistency_weight * losses.ramp(progress.of_ramp(options.ramp))
         terms: dict[str, Tensor | float] = {
             "supervised": supervised,
             "pairs": pairs,

@@ -24,7 +24,7 @@ from debgcd.schedules import Progress
 class PromptOptions:
     """The prompts, and when they learn."""
 
-    patch: int = option(16, "side of a patch, as ViT-B/16 has them", 1, 4096)
+    patch: int | None = option(None, "side of a patch; null: the ViT's own, and 16 for a CNN", 1, 4096)
     frame: int = option(1, "width of the frame around each patch, as published", 0, 4096)
     border: int = option(30, "width of the border, as published; 0 for CIFAR", 0, 4096)
     period: int = option(20, "steps before the other part learns, as published", 1, 10**6)
@@ -48,8 +48,11 @@ class SPTNet(SimGCD):
 
     @classmethod
     def prompted(cls, backbone: Backbone, config: Config) -> Backbone:
+        from debgcd.model.vit import VitBackbone
+
         how: PromptOptions = config.options.prompts
-        prompts = PixelPrompts(config.views.crop, how.patch, how.frame, how.border, how.rate)
+        own = backbone.patch if isinstance(backbone, VitBackbone) else 16
+        prompts = PixelPrompts(config.views.crop, how.patch or own, how.frame, how.border, how.rate)
         return Prompted(backbone, prompts)
 
     def _prompts_learn(self, progress: Progress) -> bool:

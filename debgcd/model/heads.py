@@ -182,7 +182,7 @@ class Part(nn.Module):
         return found
 
     def reset(self, generator: torch.Generator) -> None:
-        assert isinstance(self.head, MLP)
+        assert isinstance(self.head, MLP | PrototypeProjection)
         self.head.reset(generator)
 
     def forward(self, feature: Tensor) -> Tensor:

@@ -57,8 +57,9 @@ class PixelPrompts(nn.Module):
 
     def __init__(self, size: int, patch: int, frame: int, border: int, rate: float):
         super().__init__()
-        self.patches = nn.Parameter(torch.zeros(3, size, size))
-        self.around = nn.Parameter(torch.zeros(3, size, size))
+        self.patches, self.around = (
+            nn.Parameter(torch.zeros(3 * size**2)) for _ in range(2)
+        )  # flat: they must not decay
         place = torch.arange(size)
         inner, outer = place % patch, torch.minimum(place, size - 1 - place)
         in_frame = (inner < frame) | (inner >= patch - frame)
@@ -69,7 +70,9 @@ class PixelPrompts(nn.Module):
 
     def forward(self) -> Tensor:
         """(3, size, size)."""
-        return self.scale * (self.patches * self.get_buffer("in_frame") + self.around * self.get_buffer("at_border"))
+        in_frame, at_border = self.get_buffer("in_frame"), self.get_buffer("at_border")
+        patches, around = (part.view(3, *in_frame.shape) for part in (self.patches, self.around))
+        return self.scale * (patches * in_frame + around * at_border)
 
 
 class BlockPrompts(nn.Module):
@@ -77,9 +80,10 @@ class BlockPrompts(nn.Module):
 
     def __init__(self, depth: int, count: int, width: int, seed: int):
         super().__init__()
-        bound = (6 / (3 * 16**2 + width)) ** 0.5  # as VPT (Jia et al. 2022)
         generator = torch.Generator().manual_seed(stream_seed(seed, "prompts") % 2**63)
-        self.tokens = nn.Parameter(torch.empty(depth, count, width).uniform_(-bound, bound, generator=generator))
+        self.tokens = nn.Parameter(
+            nn.init.trunc_normal_(torch.empty(depth, count, width), std=0.02, generator=generator)
+        )
 
 
 class PromptedViT(Prompted):

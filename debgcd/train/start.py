@@ -218,7 +218,7 @@ def _after_first_stage(run: Run) -> Run:
     else:
         if ranks.rank() == 0:
             shutil.rmtree(folder, ignore_errors=True)  # killed before it began
-        done = begin(run.manifest, _first_config(config, first), folder)
+        done = begin(run.manifest, first_config(config, first), folder)
     cache = cache_folder(config.run.cache)
     sha256 = ranks.first(lambda: load_model(done.model, backbone=None, cache=cache, device="cpu").sha256)
     config = replace(config, start=str(done.model.absolute()), start_sha256=sha256)
@@ -227,14 +227,17 @@ def _after_first_stage(run: Run) -> Run:
     return replace(run, config=config)
 
 
-def _first_config(config: Config, first: str) -> Config:
-    """The first stage's configuration: its own published values, and what both methods have as in the second."""
-    values = configuration.to_dict(config)
-    length: FirstStage = config.options.first
-    if length.steps is not None or length.epochs is not None:
-        values["schedule"] |= {"steps": length.steps, "epochs": length.epochs or config.schedule.epochs}
-    for own in ("method", "preset", "model_kept", "start", "start_sha256"):
-        del values[own]
+def first_config(config: Config, first: str) -> Config:
+    """The first stage's configuration: that of the second, but for what belongs to one of the two methods alone.
+
+    Values that the package sets for either method, such as its published rate, stay with that method; so do the extras.
+    """
+    dropped = configuration.own_keys(config.method) | configuration.own_keys(first)
+    dropped |= {"method", "preset", "model_kept", "start", "start_sha256", "extras"}
+    values = configuration.without(configuration.to_dict(config), dropped)
+    given: FirstStage = config.options.first
+    steps, epochs = (given.steps, given.epochs) if given != FirstStage() else (config.schedule.steps, None)
+    values["schedule"] |= {"steps": steps, "epochs": epochs or config.schedule.epochs}
     if METHODS[config.method].cut.early:  # the second stage cannot have a bank, the first one can
         del values["views"]["bank"], values["run"]["image_cache"]
     own_config = configuration.compose(config.preset, method=first)

@@ -47,6 +47,24 @@ def test_two_clouds_are_better_apart_and_one_cloud_is_better_whole() -> None:
     assert log_split((one[::2], one[1::2]), prior) < 0
 
 
+def test_the_ratio_is_that_of_two_clusters_of_a_dirichlet_process() -> None:
+    points, truth = clouds(2, 7)
+    first, second = points[truth == 0], points[truth == 1][:4]
+    prior = Prior(points.mean(0), alpha=3.0)
+    alone = math.lgamma(7) + log_marginal(first, prior) + math.lgamma(4) + log_marginal(second, prior)
+    together = math.lgamma(11) + log_marginal(torch.cat([first, second]), prior)
+    assert log_split((first, second), prior) == pytest.approx(math.log(3) + alone - together, rel=1e-12)
+
+
+def test_a_split_or_merge_happens_by_chance_too() -> None:
+    """One cloud in two, better whole: with chance 1 its halves are each split, with chance 0 they are joined."""
+    points, _ = clouds(1, 80)
+    points = torch.cat([points, torch.randn(80, 2, generator=torch.Generator().manual_seed(1))], 1)
+    halves, prior = torch.arange(80) % 2, Prior(points.mean(0), scale=1.0)
+    assert int(split_and_merge(points, halves, 0, prior, most=9, seed=0, chance=0.0).max()) == 0
+    assert int(split_and_merge(points, halves, 0, prior, most=9, seed=0, chance=1.0).max()) == 3
+
+
 def test_split_and_merge_find_the_number_of_clouds_and_leave_known_classes_alone() -> None:
     points, truth = clouds(6, 40)
     prior = Prior(points.mean(0))
@@ -70,6 +88,37 @@ def test_infomap_finds_the_clouds_and_drops_small_ones(labelled: bool) -> None:
     assert (found[-3:] == -1).all() and set(found[:-3].tolist()) == {0, 1, 2, 3}
     assert len(set(zip(found[:-3].tolist(), truth.tolist(), strict=True))) == 4
     assert np.array_equal(found, communities(points, label, neighbours=15, least=0.5, smallest=5))
+
+
+def test_the_links_that_infomap_gets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The nearest by cosine, if similar enough; two labelled points of one class link as strongly as the first one's best."""
+    import infomap
+
+    links: dict[tuple[int, int], float] = {}
+
+    class Recorder:
+        num_links = 0
+
+        def __init__(self, words: str):
+            assert "--two-level" in words and "--directed" in words
+
+        def add_link(self, a: int, b: int, weight: float) -> None:
+            links[a, b] = weight
+
+    monkeypatch.setattr(infomap, "Infomap", Recorder)
+    rng = torch.Generator().manual_seed(3)
+    points = torch.nn.functional.normalize(torch.randn(12, 3, generator=rng).double(), dim=1)
+    y = [0, 0, 0, 1, 1, -1, -1, -1, 0, -1, 1, -1]
+    communities(points, torch.tensor(y), neighbours=4, least=0.3)
+    expected = {}
+    for i, a in enumerate(points.tolist()):
+        similar = {j: math.fsum(p * q for p, q in zip(a, b, strict=True)) for j, b in enumerate(points.tolist())}
+        nearest = sorted((j for j in similar if j != i), key=lambda j, of=similar: -of[j])[:4]
+        for j in nearest:
+            if similar[j] >= 0.3:
+                expected[i, j] = similar[nearest[0]] if y[i] == y[j] >= 0 else similar[j]
+    assert len(expected) > 20 and links.keys() == expected.keys()
+    assert links == pytest.approx(expected, abs=1e-6)
 
 
 def test_infomap_of_what_is_alone() -> None:

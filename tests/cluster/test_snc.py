@@ -12,12 +12,14 @@ from torch import Tensor
 from debgcd.cluster.snc import levels, merged_to
 
 
-def clouds(seed: int, classes: int = 6, each: int = 20, known: int = 3) -> tuple[Tensor, Tensor, Tensor]:
+def clouds(
+    seed: int, classes: int = 6, each: int = 12, known: int = 3, spread: float = 0.7
+) -> tuple[Tensor, Tensor, Tensor]:
     """Points around random directions, their labels (half of the known classes), and the truth."""
     rng = torch.Generator().manual_seed(seed)
     truth = torch.randperm(classes * each, generator=rng) % classes
     centres = 1.5 * torch.randn(classes, 10, generator=rng)
-    points = centres[truth] + 0.7 * torch.randn(len(truth), 10, generator=rng)
+    points = centres[truth] + spread * torch.randn(len(truth), 10, generator=rng)
     label = torch.where((truth < known) & (torch.rand(len(truth), generator=rng) < 0.5), truth, -1)
     label[[int((truth == i).nonzero()[0]) for i in range(known)]] = torch.arange(known)
     return torch.nn.functional.normalize(points, dim=1), label, truth
@@ -30,15 +32,18 @@ def groups(partition: np.ndarray | list[int]) -> set[frozenset[int]]:
     return {frozenset(members) for members in found.values()}
 
 
-def slow_first_level(points: Tensor, label: list[int]) -> set[frozenset[int]]:
+Rows = list[list[float]]
+
+
+def cosine(a: list[float], b: list[float]) -> float:
+    lengths = math.sqrt(math.fsum(x * x for x in a) * math.fsum(x * x for x in b))
+    return math.fsum(x * y for x, y in zip(a, b, strict=True)) / lengths
+
+
+def slow_links(rows: Rows, label: list[int]) -> list[int]:
     """Every point links to its nearest neighbour; a labelled one to the next of its chain of at most ceil(sqrt(n))."""
-    rows = points.double().tolist()
     n = len(rows)
-
-    def cosine(i: int, j: int) -> float:
-        return math.fsum(a * b for a, b in zip(rows[i], rows[j], strict=True))
-
-    link = {i: max((j for j in range(n) if j != i), key=lambda j, i=i: cosine(i, j)) for i in range(n)}
+    link = [max((j for j in range(n) if j != i), key=lambda j, i=i: cosine(rows[i], rows[j])) for i in range(n)]
     for y in {y for y in label if y >= 0}:
         own = [i for i in range(n) if label[i] == y]
         longest = math.ceil(math.sqrt(len(own)))
@@ -46,21 +51,83 @@ def slow_first_level(points: Tensor, label: list[int]) -> set[frozenset[int]]:
             left, own = own[:longest], own[longest:]
             at = left.pop(0)
             while left:
-                following = max(left, key=lambda j, at=at: cosine(at, j))
+                following = max(left, key=lambda j, at=at: cosine(rows[at], rows[j]))
                 left.remove(following)
                 link[at] = at = following
             link[at] = at
-    cluster = list(range(n))
+    return link
+
+
+def slow_step(rows: Rows, label: list[int], limit: float) -> tuple[list[int], float]:
+    """Pairs with a common point among themselves and what they link to; a distance counts once per common point."""
+    n, link = len(rows), slow_links(rows, label)
+    cluster, farthest = list(range(n)), 0.0
+    joined = []
+    for i in range(n):
+        for j in range(i):
+            common = sum(a == b for a in (i, link[i]) for b in (j, link[j]))
+            if common:
+                distance = common * (1 - cosine(rows[i], rows[j]))
+                farthest = max(farthest, distance)
+                joined += [(i, j)] if distance <= limit else []
     for _ in range(n):  # the smallest number reaches all of a component
-        for i, j in link.items():
+        for i, j in joined:
             cluster[i] = cluster[j] = min(cluster[i], cluster[j])
-    return groups(cluster)
+    order = sorted(set(cluster))
+    return [order.index(c) for c in cluster], farthest
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_the_first_level_is_that_of_the_slow_form(seed: int) -> None:
-    points, label, _ = clouds(seed)
-    assert groups(levels(points, label)[0]) == slow_first_level(points, label.tolist())
+def slow_means(rows: Rows, cluster: list[int]) -> Rows:
+    parts = [[row for row, c in zip(rows, cluster, strict=True) if c == wanted] for wanted in range(max(cluster) + 1)]
+    return [[math.fsum(column) / len(part) for column in zip(*part, strict=True)] for part in parts]
+
+
+def slow_classes(cluster: list[int], label: list[int]) -> list[int]:
+    return [max(y for y, c in zip(label, cluster, strict=True) if c == wanted) for wanted in range(max(cluster) + 1)]
+
+
+def slow_levels(rows: Rows, label: list[int]) -> list[list[int]]:
+    cluster, limit, found = list(range(len(rows))), math.inf, []
+    while True:
+        means = slow_means(rows, cluster)
+        parts, farthest = slow_step(means, slow_classes(cluster, label), limit)
+        count = max(parts) + 1
+        if count == len(means) or count == 1:
+            return found
+        cluster = [parts[c] for c in cluster]
+        limit = farthest if limit == math.inf else limit
+        found.append(cluster)
+
+
+def slow_merge(rows: Rows, label: list[int], k: int) -> list[int]:
+    """From the coarsest level with k clusters or more, the shortest link of all is joined until k are left."""
+    levels = [list(range(len(rows))), *slow_levels(rows, label)]
+    cluster = [level for level in levels if max(level) + 1 >= k][-1]
+    while max(cluster) + 1 > k:
+        means = slow_means(rows, cluster)
+        link = slow_links(means, slow_classes(cluster, label))
+        i = max((i for i in range(len(link)) if link[i] != i), key=lambda i: cosine(means[i], means[link[i]]))
+        a, b = sorted((i, link[i]))
+        cluster = [a if c == b else c - (c > b) for c in cluster]
+    return cluster
+
+
+@pytest.mark.parametrize("spread", [0.7, 1.2])
+@pytest.mark.parametrize("seed", range(4))
+def test_all_levels_and_the_merge_to_k_are_those_of_the_slow_form(seed: int, spread: float) -> None:
+    points, label, _ = clouds(seed, spread=spread)
+    rows, y = points.double().tolist(), label.tolist()
+    slow = slow_levels(rows, y)
+    assert [groups(level) for level in levels(points.double(), label)] == [groups(level) for level in slow]
+    for k in (3, 6, 11):
+        assert groups(merged_to(points.double(), label, k)) == groups(slow_merge(rows, y, k))
+
+
+def test_the_limit_of_the_first_level_keeps_far_clusters_apart() -> None:
+    """Four pairs: the nearest two of them are farther apart than the points of any pair, so that they stay four."""
+    pairs = torch.tensor([[1.0, 0.00], [1.0, 0.01], [1.0, 0.05], [1.0, 0.06]])
+    found = levels(torch.cat([pairs, -pairs]), torch.full((8,), -1))
+    assert [int(level.max()) + 1 for level in found] == [4]
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -80,8 +147,10 @@ def test_merged_to_k_the_known_classes_come_first(k: int) -> None:
     points, label, truth = clouds(1)
     found = merged_to(points, label, k)
     assert sorted(set(found.tolist())) == list(range(k))
-    labelled = (label >= 0).numpy()
-    assert (found[labelled] == label.numpy()[labelled]).all()
+    for y in range(3):
+        clusters = found[(label == y).numpy()]
+        assert np.bincount(clusters).argmax() == y  # most of its labelled points are in cluster y
+        assert not set(clusters.tolist()) & set(found[((label >= 0) & (label != y)).numpy()].tolist())
     if k == 6:
         new = (truth >= 3).numpy()
         assert len(set(zip(found[new].tolist(), truth.numpy()[new].tolist(), strict=True))) < 3 + 5

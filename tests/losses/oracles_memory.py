@@ -1,4 +1,4 @@
-"""Slow forms of the losses of InfoSieve, DCCL, GPC, PromptCAL, BIA and EAGC, written from papers with loops and `math`.
+"""Slow forms of the losses of InfoSieve, DCCL, GPC and PromptCAL, written from papers with loops and `math`.
 
 As in oracles.py; nothing here comes from our code.
 """

@@ -49,7 +49,7 @@ def test_pairwise_agreement_and_consistency(seed: int, images: int, categories: 
 
 
 def test_pairwise_agreement_as_the_authors_function():
-    """Numbers of RankStats' BCE over all pairs of first and second views (MIT licence), on these predictions."""
+    """Numbers of RankStats' BCE over all pairs of first and second views, on these predictions."""
     logits = torch.sin(1.3 * torch.arange(18, dtype=torch.float64).reshape(6, 3) + 0.2)
     same = torch.tensor([[True, False, True], [False, True, False], [True, False, True]])
     assert close(losses.pairwise_agreement(logits, same, 1.0), 0.8095446706962703)

@@ -76,22 +76,31 @@ def test_density_temperatures(seed: int):
     assert found.tolist() == pytest.approx(expected, rel=1e-9) and found.mean().item() == pytest.approx(0.7)
 
 
-@pytest.mark.parametrize("share", [0.5, 0.8])
+@pytest.mark.parametrize("share", [0.2, 0.5])
 @pytest.mark.parametrize("seed", range(6))
 def test_agreed_neighbours(seed: int, share: float):
-    z = unit(normal(generator(seed), 14, 3))
-    there = torch.ones(14, dtype=torch.bool)
-    slow = oracles.consensus(z.tolist(), 3)
-    assert losses.consensus(z, 3, there).tolist() == [pytest.approx(row, abs=1e-9) for row in slow]
-    assert losses.agreed(z, 4, 3, share, there).tolist() == oracles.agreed(z.tolist(), 4, 3, share)
+    z = in_groups(seed, 40)
+    there = torch.ones(40, dtype=torch.bool)
+    slow = oracles.consensus(z.tolist(), 8)
+    assert losses.consensus(z, 8, there).tolist() == [pytest.approx(row, abs=1e-9) for row in slow]
+    found = losses.agreed(z, 10, 8, share, there)
+    assert found.tolist() == oracles.agreed(z.tolist(), 10, 8, share) and found.any()
 
 
-def test_rows_that_are_not_there_change_nothing():
-    z = unit(normal(generator(1), 10, 3))
-    more = torch.cat([z, unit(normal(generator(2), 5, 3))])
-    there = torch.arange(15) < 10
-    found = losses.agreed(more, 4, 3, 0.5, there)
-    assert torch.equal(found[:, :6], losses.agreed(z, 4, 3, 0.5, there[:10])) and not found[:, 6:].any()
+@pytest.mark.parametrize("absent", [5, 40, 200])
+def test_rows_that_are_not_there_change_nothing(absent: int):
+    z = in_groups(1, 40)
+    more = torch.cat([z, in_groups(2, absent)])
+    there = torch.arange(40 + absent) < 40
+    found = losses.agreed(more, 10, 8, 0.5, there)
+    assert found.any() and not found[:, 30:].any()
+    assert torch.equal(found[:, :30], losses.agreed(z, 10, 8, 0.5, there[:40]))
+
+
+def in_groups(seed: int, rows: int) -> Tensor:
+    """Unit rows around five directions: (rows, 6)."""
+    rng = generator(seed)
+    return unit(3 * normal(rng, 5, 6)[torch.arange(rows) % 5] + normal(rng, rows, 6))
 
 
 def test_labels_overrule_the_graph():
@@ -117,12 +126,12 @@ def test_contrasts_with_a_teacher_and_with_neighbours(seed: int, rows: int, widt
 
 def test_the_nuclear_norm_is_largest_where_all_directions_are_used_alike():
     axes = torch.eye(4, dtype=torch.float64)
-    assert close(losses.nuclear_norm(axes), 1.0)
-    assert close(losses.nuclear_norm(3 * axes), 1.0)  # lengths do not count
-    assert close(losses.nuclear_norm(axes[:1].repeat(4, 1)), 0.5)
+    assert close(losses.nuclear_norm(axes), 4.0)
+    assert close(losses.nuclear_norm(3 * axes), 4.0)  # lengths do not count
+    assert close(losses.nuclear_norm(axes[:1].repeat(4, 1)), 2.0)
     z = normal(generator(0), 6, 3)
     values = torch.linalg.eigvalsh(unit(z).T @ unit(z)).clamp_min(0).sqrt().sum()
-    assert close(losses.nuclear_norm(z), values.item() / 6)
+    assert close(losses.nuclear_norm(z), values.item())
 
 
 def test_the_known_subspace_keeps_what_known_classes_have_and_drops_the_rest():

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from forks import at_call, debgcd, result
@@ -13,7 +14,7 @@ from little import TOKENS, at, batch, config, context, made, random_labels
 from torch import Tensor
 
 from debgcd import losses
-from debgcd.methods import extras
+from debgcd.methods import METHODS, extras
 
 IMAGES = 6
 
@@ -42,6 +43,67 @@ def test_eagc_changes_what_reaches_the_tail_and_nothing_else(name: str) -> None:
     for parameter in plain:
         same = torch.equal(plain[parameter], changed[parameter])
         assert same == parameter.startswith("heads."), parameter
+
+
+@pytest.mark.parametrize(("name", "views", "asked"), [("simgcd", 2, 2), ("mugcd", 2, 1), ("uno", 4, 4)])
+def test_eagcs_gradient_of_each_row(name: str, views: int, asked: int) -> None:
+    """By hand: labelled rows are pulled to their image's reference, of the others a part of the gradient is taken out."""
+    network, method = made(config(method=name, extras={"eagc_align": 0.7, "eagc_project": 0.5}), IMAGES)
+    network.double()
+    label = random_labels(IMAGES)
+    before = torch.randn(IMAGES, 8, generator=torch.Generator().manual_seed(5)).double()
+    with torch.no_grad():
+        if name == "mugcd":
+            method.begin(context(network, lambda: before, label))
+        extras.begin(method, context(network, lambda: before, label))
+    reference = ridge(before.numpy(), label.tolist())
+    known = before[label >= 0].numpy()
+    r = known.T @ known / len(known)
+    subspace = r @ np.linalg.inv(r + np.eye(8) / 4)
+    seen = torch.randn(views * IMAGES, TOKENS, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    some = batch(label, seen)
+    features: list[Tensor] = []
+
+    def keep(module: Any, given: Any, output: Any) -> None:
+        if output.feature.requires_grad:
+            output.feature.retain_grad()
+            features.append(output.feature)
+
+    handle = network.register_forward_hook(keep)
+    method.loss(network, some, at(0.5)).total.backward()
+    handle.remove()
+    (feature,) = features
+    z, g = feature.detach().numpy(), feature.grad.numpy().copy()
+    rows = asked * IMAGES
+    assert len(z) == rows
+    labelled = [i for i in range(rows) if label[i % IMAGES] >= 0]
+    energy = [row @ subspace @ row / (row @ row) for row in z]
+    mean = 0.95 * np.mean([row @ subspace @ row / (row @ row) for row in known]) + 0.05 * np.mean(
+        [energy[i] for i in labelled]
+    )
+    for i in range(rows):
+        if i in labelled:
+            g[i] += 0.7 * (z[i] - reference[i % IMAGES]) / (len(labelled) * 8)
+        else:
+            g[i] -= 0.5 * min(max(1 - energy[i] / mean, 0), 1) * g[i] @ subspace
+    network.zero_grad()
+    first = IMAGES if name == "mugcd" else 0  # μGCD's student sees the second views
+    network(seen[first : first + rows]).feature.backward(torch.from_numpy(g))
+    expected = {key: p.grad.clone() for key, p in network.trained().items() if key.startswith("tail.")}
+    network.zero_grad()
+    extras.loss_of(method, network, some, at(0.5)).total.backward()
+    for key, gradient in expected.items():
+        torch.testing.assert_close(network.trained()[key].grad, gradient, rtol=1e-6, atol=1e-9)
+
+
+def ridge(features: Any, label: list[int]) -> Any:
+    """From the features of labelled images to the mean of their class, with a tenth of the mean diagonal added."""
+    known = np.array([row for row, y in zip(features, label, strict=True) if y >= 0])
+    y = [y for y in label if y >= 0]
+    target = np.array([np.mean([row for row, other in zip(known, y, strict=True) if other == mine], 0) for mine in y])
+    gram = known.T @ known
+    weights = np.linalg.inv(gram + 0.1 * np.trace(gram) / len(gram) * np.eye(len(gram))) @ known.T @ target
+    return features @ weights
 
 
 def test_the_mean_energy_follows_the_labelled_images_of_the_batch() -> None:
@@ -86,6 +148,15 @@ def test_a_run_with_both_resumes_to_the_same_bytes(
     assert result(run) == result(whole)
 
 
+def test_the_extras_of_a_method_with_two_stages_are_those_of_the_second(
+    shared_folder: Path, tmp_path: Path, train: Any
+) -> None:
+    said = train(shared_folder, tmp_path / "run", "--method", "mugcd", extras__bia_weight=0.1, schedule__steps=2)
+    assert said.code == 0, said.err
+    assert "nuclear_norm" in (tmp_path / "run" / "metrics.jsonl").read_text()
+    assert "nuclear_norm" not in (tmp_path / "run" / "first" / "metrics.jsonl").read_text()
+
+
 def test_extras_are_refused_where_no_classifier_is_trained(shared_folder: Path, tmp_path: Path, train: Any) -> None:
     said = train(shared_folder, tmp_path / "run", "--method", "gcd", extras__bia_weight=0.1)
     assert said.code == 2 and "extras are for methods that train a classifier, and gcd does not" in said.complaint
@@ -96,6 +167,10 @@ def test_methods_are_listed_with_the_papers_figures(command: Any) -> None:
     assert said.code == 0
     rows = {line.split()[0]: line for line in said.out.splitlines() if line.strip()}
     assert "64.4" in rows["debgcd"] and "37.0" in rows["uno"] and "a ViT" in rows["promptcal"]
+    for name, method in METHODS.items():
+        about = method.about
+        assert str(about.year) in rows[name] and about.venue in rows[name] and about.idea in rows[name]
+    assert "package infomap" in rows["dccl"]
     assert "first gcd" in rows["mugcd"] and " K" not in rows["gpc"].partition("ICCV")[2][:12]
 
 

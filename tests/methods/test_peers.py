@@ -15,12 +15,14 @@ from test_waiting import Watch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from debgcd import config as configuration
 from debgcd.data.draws import uniform
 from debgcd.data.sampler import Draws
 from debgcd.methods import METHODS
 from debgcd.methods.base import Batch
 from debgcd.methods.uno import UNOHeads
 from debgcd.model.network import Teacher
+from debgcd.train.start import first_config
 
 IMAGES = 6
 
@@ -199,3 +201,25 @@ def test_a_step_never_waits(method: str) -> None:
         found.total.backward()
         made_method.stepped(network, at(0.5))
     assert watch.uploads == (2 if method == "orca" else 1)
+
+
+@pytest.mark.parametrize("name", ["mugcd", "sptnet"])
+@pytest.mark.parametrize("preset", ["paper", "released", "small"])
+def test_the_first_stage_keeps_its_own_published_values(preset: str, name: str) -> None:
+    """What belongs to the run goes to both stages; rate, decay, warm-up and heads are each method's own."""
+    first = METHODS[name].first
+    assert first is not None
+    benchmark = None if preset == "small" else "cifar100"
+    given = {
+        "k": 7,
+        "seed": 3,
+        "backbone": {"tuned_blocks": 3},
+        "views": {"bank_views": 5},
+        "extras": {"bia_weight": 0.1},
+    }
+    whole = configuration.override(configuration.compose(preset, benchmark, method=name), given, "test")
+    found = configuration.leaves(configuration.to_dict(first_config(whole, first)))
+    own = configuration.leaves(configuration.to_dict(configuration.compose(preset, benchmark, method=first)))
+    run = {"k": 7, "seed": 3, "backbone.tuned_blocks": 3, "views.bank_views": 5}
+    length = {"schedule.steps": whole.options.first.steps, "schedule.epochs": whole.options.first.epochs or 200}
+    assert found == {**own, **run, **length}

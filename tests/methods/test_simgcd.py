@@ -58,6 +58,14 @@ def test_short_runs_warm_up_as_linspace_does(epochs: int) -> None:
     assert found == pytest.approx(expected.tolist(), abs=1e-15)
 
 
+def test_a_ramp_by_epoch_ends_after_its_last_epoch() -> None:
+    """RankStats' and OpenCon's public code: epoch / epochs of the ramp."""
+    for epoch in (0, 1, 99, 100, 150):
+        for step in (0, 45):
+            assert Progress(46 * epoch + step, 46 * 200, 46, "epoch").of_ramp(0.5) == pytest.approx(epoch / 100)
+    assert Progress(3, 12, 3).of_ramp(0.5) == 0.5 and Progress(3, 12, 3).of_ramp(0.0) == 1.0
+
+
 def test_without_a_warm_up_the_teacher_begins_at_the_end() -> None:
     assert temperature(0.0, teacher_warmup=0.0) == pytest.approx(0.04)
 

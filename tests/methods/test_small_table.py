@@ -1,4 +1,4 @@
-"""RankStats+, XCon, OpenCon, InfoSieve, CiPR, DCCL, GPC and SPTNet: totals against slow forms, hooks, no waiting."""
+"""RankStats+, XCon, OpenCon, PromptCAL, InfoSieve, CiPR, DCCL and GPC: totals against slow forms, hooks, no waiting."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ import oracles_contrast
 import oracles_memory
 import pytest
 import torch
-from little import KNOWN, TOKENS, WIDTH, K, at, batch, config, context, made, random_labels
+from little import KNOWN, TOKENS, WIDTH, K, Little, at, batch, config, context, made, random_labels
 from test_waiting import Watch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from debgcd.data.draws import uniform
 from debgcd.data.sampler import Draws
 from debgcd.methods import METHODS
-from debgcd.methods.base import Batch
+from debgcd.methods.base import Batch, Sizes
 from debgcd.methods.dccl import ClusterSampler
+from debgcd.schedules import Progress
+from debgcd.train.setup import build
 
 IMAGES = 6
 SMALL: dict[str, dict[str, Any]] = {
@@ -71,7 +74,7 @@ def test_the_total_of_rankstats(seed: int) -> None:
     cosines, feature = output["classifier"].tolist(), output.feature.tolist()
     free = [i for i in range(IMAGES) if i not in labelled]
     same = oracles_contrast.same_ranks(pick(feature, free), 2)
-    expected = oracles.supervised(pick(cosines, labelled), y, 0.1)
+    expected = oracles.supervised([row[:KNOWN] for row in pick(cosines, labelled)], y, 0.1)  # only known classes
     expected += oracles_contrast.pairwise_agreement(pick(cosines, two(free)), same)
     known = [row[:KNOWN] for row in cosines]
     weight = 50 * np.exp(-5 * (1 - 0.5 / 0.75) ** 2)
@@ -141,23 +144,111 @@ def test_the_total_of_infosieve(seed: int) -> None:
     network, method, some, labelled, y = prepared("infosieve", seed)
     guess = [i % K for i in range(IMAGES)]
     network.get_buffer("memory.guess").copy_(torch.tensor(guess))
+    network.get_buffer("heads.projection.age").fill_(3.0)
+    network.get_buffer("heads.projection.weight").copy_(1.5 ** -torch.arange(4))
     z, code, mask, category = network(some.tokens)["projection"].split([4, 4, 4, KNOWN], 1)
     weight = network.get_buffer("heads.projection.weight")
 
     def contrasts(alone: Tensor, together: Tensor, relative: bool) -> float:
         apart, near = (oracles_memory.nearness(rows.tolist(), relative) for rows in (alone, together))
-        square = [[near[i][j] for j in two(labelled)] for i in two(labelled)]
-        supervised = oracles_memory.near_contrastive(square, y) + oracles_memory.near_contrastive(near, guess)
+        among_labelled = oracles_memory.nearness(pick(together.tolist(), two(labelled)), relative)
+        supervised = oracles_memory.near_contrastive(among_labelled, y) + oracles_memory.near_contrastive(near, guess)
         return 0.65 * oracles_memory.smoothed_nce(apart, 0.5) + 0.35 * supervised / 2
 
     expected = contrasts(z, z, False) + contrasts(normalize(code, dim=1), code * weight, True)
     expected += 0.01 * oracles_memory.code_condition(code.tolist())
     expected += 0.01 * oracles_memory.categories_of_codes(pick(category.tolist(), two(labelled)), y + y)
-    expected += 0.1 * oracles_memory.code_length(mask.tolist(), weight.tolist())
+    expected += 0.1 * oracles_memory.code_length(mask.tolist(), [1.0, 0.5, 0.25, 0.125])  # these never change
     expected += 0.01 * oracles_memory.mask_condition(mask.tolist())
     found = method.loss(network, some, at(0.5))
     assert found.total.item() == pytest.approx(expected, rel=1e-8)
     has_gradients(network, found)
+
+
+def test_infosieve_before_an_epoch() -> None:
+    """Steepness 0.1 (e + 1), the weight of bit i (2 − e/E)^−i, and pseudo-labels that know the labels."""
+    network, method, *_ = prepared("infosieve", 0)
+    truth = torch.tensor([0, 1, 2, 0, 1, 2])
+    features = torch.eye(WIDTH)[truth].double() + 0.01 * torch.arange(IMAGES)[:, None]
+    label = torch.tensor([0, 1, 2, -1, -1, -1])
+    for epoch in (0, 100, 199):
+        with torch.no_grad():
+            method.epoch(context(network, lambda: features, label), Progress(10 * epoch, 2000, 10))
+        assert network.get_buffer("heads.projection.age").item() == pytest.approx(0.1 * (epoch + 1))
+        weight = [(2 - epoch / 200) ** -i for i in range(4)]
+        assert network.get_buffer("heads.projection.weight").tolist() == pytest.approx(weight)
+        assert network.get_buffer("memory.guess").tolist()[:3] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("share", [0.2, 0.8])
+def test_the_first_stage_of_promptcal(share: float) -> None:
+    network, method, some, labelled, y = prepared("promptcal", 0, promptcal={"first_share": 0.9})
+    output = network(some.tokens)
+    cls, prompts = (representation(output[name].tolist(), labelled, y) for name in ("cls", "prompts"))
+    assert method.loss(network, some, at(share)).total.item() == pytest.approx(cls + 0.35 * prompts, rel=1e-8)
+    with torch.no_grad():
+        for parameter in network.trained().values():
+            parameter.add_(0.1)
+    method.stepped(network, at(share))
+    for own, parameter in zip(network.memory.teacher.buffers(), network.trained().values(), strict=True):
+        assert torch.equal(own, parameter)
+
+
+@pytest.mark.parametrize("filled", [0, 20, 40])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_second_stage_of_promptcal(seed: int, filled: int) -> None:
+    """The teacher's other views are asked about in the graph; a link that labels forbid is a negative."""
+    chosen = {"first_share": 0.5, "memory": 40, "negatives": 8, "neighbours": 3, "quantile": 0.2}
+    network, method, some, labelled, y = prepared("promptcal", seed, promptcal=chosen)
+    rng = torch.Generator().manual_seed(seed)
+    half, memory = WIDTH // 2, network.memory
+    with torch.no_grad():
+        for own in memory.teacher.buffers():
+            own.add_(0.1 * torch.randn(own.shape, generator=rng, dtype=torch.float64))
+    remembered = normalize(torch.randn(filled, 2, half, generator=rng, dtype=torch.float64), dim=2)
+    their_label = torch.randint(-1, KNOWN, (filled,), generator=rng)
+    memory.queue.add(remembered, their_label)
+    student, teacher = network(some.tokens), memory.teacher(network, some.tokens, ("cls", "prompts"))
+    label = [y[labelled.index(i)] if i in labelled else -1 for i in range(IMAGES)] * 2
+    chance = uniform(0, "promptcal", np.arange(IMAGES)[:, None], np.arange(40)).astype(np.float32)
+    progress = Progress(1010, 2000, 10)  # one of the two epochs in which the weight grows to 0.6
+    expected = 0.0
+    for part, (name, weight) in enumerate((("cls", 1.0), ("prompts", 0.35))):
+        z, own = (normalize(x.feature[:, part * half : (part + 1) * half], dim=1).tolist() for x in (student, teacher))
+        other_view = own[IMAGES:] + own[:IMAGES]
+        others = remembered[:, part].tolist()
+        linked = oracles_memory.agreed(other_view + others, 2 * IMAGES, 3, 0.2)
+        positive = [list(row) for row in linked]
+        candidate = [
+            [bool(chance[i % IMAGES, j] < 8 / filled) or linked[i][j] for j in range(filled)] for i in range(12)
+        ]
+        for i, mine in enumerate(label):
+            for j, theirs in enumerate(their_label.tolist()):
+                if mine >= 0 and theirs >= 0:
+                    positive[i][j] = mine == theirs
+        said, taught = student[name].tolist(), teacher[name].tolist()
+        nce = oracles_memory.cross_contrast(said, taught, list(range(IMAGES)) * 2, 1.0)
+        rows = two(labelled)
+        supervised = oracles_memory.cross_contrast(pick(said, rows), pick(taught, rows), y + y, 0.07)
+        near = oracles_memory.neighbour_contrast(z, other_view, others, positive, candidate, 0.07)
+        expected += weight * (0.65 * (0.7 * nce + 0.3 * near) + 0.35 * supervised)
+    found = method.loss(network, some, progress)
+    assert found.total.item() == pytest.approx(expected, rel=1e-7)
+    places = (filled + np.arange(2 * IMAGES)) % 40
+    assert memory.queue.label[places].tolist() == label
+    own = normalize(teacher.feature.unflatten(1, (2, half)), dim=2)
+    torch.testing.assert_close(memory.queue.rows[places].double(), own, rtol=1e-5, atol=1e-6)
+    has_gradients(network, found)
+
+
+def test_promptcals_teacher_begins_as_the_network_that_it_starts_from() -> None:
+    network, method, *_ = prepared("promptcal", 0)
+    with torch.no_grad():
+        for parameter in network.trained().values():
+            parameter.add_(1.0)  # as `--start` fills it
+        method.begin(context(network, lambda: torch.empty(0), random_labels(IMAGES)))
+    for own, parameter in zip(network.memory.teacher.buffers(), network.trained().values(), strict=True):
+        assert torch.equal(own, parameter)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -167,40 +258,82 @@ def test_the_total_of_cipr(seed: int) -> None:
     network.get_buffer("memory.cluster").copy_(torch.tensor(cluster))
     z = network(some.tokens)["projection"].tolist()
     expected = oracles.supervised_contrastive(pick(z, two(labelled)), y, 0.07)
-    expected += oracles.supervised_contrastive(z, cluster, 0.12)
+    expected += 0.12 / 0.07 * oracles.supervised_contrastive(z, cluster, 0.12)
     found = method.loss(network, some, at(0.5))
     assert found.total.item() == pytest.approx(expected, rel=1e-8)
     has_gradients(network, found)
 
 
-@pytest.mark.parametrize("name", ["dccl", "gpc"])
 @pytest.mark.parametrize("seed", range(3))
-def test_the_totals_of_dccl_and_gpc(seed: int, name: str) -> None:
-    network, method, some, labelled, y = prepared(name, seed)
-    own = [0, 1, 2, 1, 0, 2] if name == "gpc" else [0, 1, -1, 1, 0, -1]
-    rng = torch.Generator().manual_seed(seed)
-    centres = normalize(torch.randn(3, WIDTH, generator=rng, dtype=torch.float64), dim=1)
-    names = ("means", "own") if name == "gpc" else ("centres", "cluster")
-    network.get_buffer(f"memory.{names[0]}")[:3] = centres
-    network.get_buffer(f"memory.{names[1]}").copy_(torch.tensor(own))
-    used = 3 if name == "gpc" else 2
-    network.get_buffer("memory.count").fill_(used)
-    temperature = [0.5, 1.0, 2.0] if name == "gpc" else [0.05] * 3
-    if name == "gpc":
-        network.get_buffer("memory.temperatures")[:3] = torch.tensor(temperature).double()
+def test_the_total_of_gpc(seed: int) -> None:
+    network, method, some, labelled, y = prepared("gpc", seed)
+    own, temperature = [0, 1, 2, 1, 0, 2], [0.5, 1.0, 2.0]
+    centres = random_centres(seed)
+    network.get_buffer("memory.means")[:3] = centres
+    network.get_buffer("memory.own").copy_(torch.tensor(own))
+    network.get_buffer("memory.count").fill_(3)
+    network.get_buffer("memory.temperatures")[:3] = torch.tensor(temperature).double()
     output = network(some.tokens)
     unit = normalize(output.feature, dim=1).tolist()
-    weight = 1.0 if name == "gpc" else 0.4
     expected = representation(output["projection"].tolist(), labelled, y)
-    expected += weight * oracles_memory.centre_contrast(unit, centres.tolist(), used, own + own, temperature)
+    expected += oracles_memory.centre_contrast(unit, centres.tolist(), 3, own + own, temperature)
     found = method.loss(network, some, at(0.5))
     assert found.total.item() == pytest.approx(expected, rel=1e-8)
     has_gradients(network, found)
-    if name == "dccl":  # the half of the batch that was drawn by clusters moves the centres
-        moves = [cluster >= 0 for cluster in own[3:]]
-        after = oracles_contrast.follow(centres.tolist(), unit[3:IMAGES], [max(c, 0) for c in own[3:]], moves, 0.1)
-        method.stepped(network, at(0.5))
-        assert network.get_buffer("memory.centres")[:3].tolist() == [pytest.approx(row, abs=1e-9) for row in after]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_total_of_dccl_and_where_its_centres_go(seed: int) -> None:
+    """L_rep of the first half of the images, the clusters of the second half, which move the centres."""
+    network, method, some, labelled, y = prepared("dccl", seed)
+    own, centres, half = [0, 1, -1, 1, 0, -1], random_centres(seed), [3, 4, 5]
+    network.get_buffer("memory.centres")[:3] = centres
+    network.get_buffer("memory.cluster").copy_(torch.tensor(own))
+    network.get_buffer("memory.count").fill_(2)
+    output = network(some.tokens)
+    unit, z = normalize(output.feature, dim=1).tolist(), output["projection"].tolist()
+    early = [i for i in labelled if i < 3]
+    supervised = oracles.supervised_contrastive(pick(z, two(early)), y[: len(early)])
+    expected = 0.65 * oracles.info_nce(pick(z, two([0, 1, 2]))) + 0.35 * supervised
+    clusters = [own[i] for i in half] * 2
+    expected += 0.4 * oracles_memory.centre_contrast(pick(unit, two(half)), centres.tolist(), 2, clusters, [0.05] * 3)
+    found = method.loss(network, some, at(0.5))
+    assert found.total.item() == pytest.approx(expected, rel=1e-8)
+    has_gradients(network, found)
+    moves = [cluster >= 0 for cluster in clusters]
+    whose = [max(cluster, 0) for cluster in clusters]
+    after = oracles_contrast.follow(centres.tolist(), pick(unit, two(half)), whose, moves, 0.1)
+    method.stepped(network, at(0.5))
+    assert network.get_buffer("memory.centres")[:3].tolist() == [pytest.approx(row, abs=1e-9) for row in after]
+
+
+def random_centres(seed: int) -> Tensor:
+    rng = torch.Generator().manual_seed(seed)
+    return normalize(torch.randn(3, WIDTH, generator=rng, dtype=torch.float64), dim=1)
+
+
+def test_gpc_keeps_its_categories_where_most_axes_are_noise() -> None:
+    """Clusters and decisions are made on the same axes: on all of them k-means finds handfuls, which would be merged away."""
+    rng = torch.Generator().manual_seed(0)
+    truth = torch.arange(480) % 6
+    features = torch.cat([5 * torch.eye(6)[truth], torch.zeros(480, WIDTH - 6)], 1)
+    wide = torch.cat([features, torch.zeros(480, 400)], 1) + torch.randn(480, WIDTH + 400, generator=rng)
+    label = torch.where((truth < KNOWN) & (torch.arange(480) % 12 < 6), truth, -1)
+    chosen = config(method="gpc", k=6, heads={"projection_width": 4}, gpc={"axes": 6, "chance": 0.0})
+    method = METHODS["gpc"](chosen, Sizes(WIDTH + 400, 6, KNOWN, 480))
+    network = build(method, Wide())
+    with torch.no_grad():
+        for step in range(8):
+            method.epoch(context(network, lambda: wide, label), at(step / 10))
+    assert method.categories(network) == 6
+
+
+class Wide(Little):
+    """A backbone whose feature is wider; only its width is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.width = WIDTH + 400
 
 
 def test_half_of_dccls_batch_holds_clusters() -> None:

@@ -9,11 +9,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tiny import DEPTH, NATIVE, PATCH, WIDTH, hub_model, images, load
 
+from debgcd import config as configuration
+from debgcd.data.sampler import Draws
+from debgcd.methods import METHODS
+from debgcd.methods.base import Batch, Sizes
 from debgcd.model.prompts import PixelPrompts, Prompted, PromptedViT
+from debgcd.schedules import Progress
+from debgcd.train.loop import sgd
+from debgcd.train.setup import build
 
 sys.path.append(str(Path(__file__).parents[1] / "train"))
 from forks import at_call, debgcd, result
@@ -73,6 +81,67 @@ def test_prompts_in_every_block_are_replaced_by_those_of_the_next(folder: Path) 
     assert prompts.grad is not None and all(prompts.grad[i].any() for i in range(DEPTH))
 
 
+@pytest.fixture
+def sptnet(folder: Path) -> tuple[Any, Any, Any]:
+    """Network with prompts that are something, SPTNet, and SimGCD with the same heads."""
+    chosen = {"k": 5, "seed": 1, "backbone": {"tuned_blocks": 1}, "heads": {"hidden": 6, "projection_width": 4}}
+    methods = []
+    for name in ("sptnet", "simgcd"):
+        config = configuration.override(configuration.compose("paper", method=name), chosen, "test")
+        methods.append(METHODS[name](config, Sizes(WIDTH, 5, 3, 4)))
+    prompts = PixelPrompts(NATIVE, PATCH, frame=1, border=2, rate=1.0)
+    network = build(methods[0], Prompted(load(folder), prompts))
+    with torch.no_grad():
+        for i, part in enumerate(prompts.parameters()):
+            part.copy_(torch.randn(part.shape, generator=torch.Generator().manual_seed(i)))
+    return network, *methods
+
+
+def test_sptnet_is_simgcd_on_a_plain_and_a_prompted_view(sptnet: tuple[Any, Any, Any], folder: Path) -> None:
+    network, method, simgcd = sptnet
+    pixels = torch.randn(8, 3, NATIVE, NATIVE, generator=torch.Generator().manual_seed(5))  # two views of four images
+    numbers, label = np.arange(4), np.array([0, -1, 2, -1])
+    batch = Batch.of(network.backbone.tokens(pixels), Draws(numbers, numbers), label, "cpu")
+    plain = load(folder)
+    second = pixels[4:] + network.backbone.prompts()
+    feature = torch.cat([plain.tail(plain.tokens(part)) for part in (pixels[:4], second)])
+    said = network.from_feature(feature, network.learning)
+    for step in (0, 25):  # whoever learns
+        progress = Progress(step, 100, 10)
+        expected = simgcd.loss(lambda tokens: said, batch, progress).total
+        torch.testing.assert_close(method.loss(network, batch, progress).total, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_prompts_and_network_learn_in_turns_of_twenty_steps(sptnet: tuple[Any, Any, Any]) -> None:
+    network, method, _ = sptnet
+    names = list(network.trained())
+    prompts = {name for name in names if name.endswith((".patches", ".around"))}
+    assert len(prompts) == 2
+    for step in (0, 19, 20, 39, 40):
+        learns = {name for name in names if name.startswith(method.learns(Progress(step, 100, 10)))}
+        assert learns == (prompts if step // 20 % 2 == 0 else set(names) - prompts), step
+
+
+def test_prompts_of_pixels_do_not_decay(sptnet: tuple[Any, Any, Any]) -> None:
+    network, method, _ = sptnet
+    decay = {
+        id(p): group["weight_decay"]
+        for group in sgd(network, method.config.schedule).param_groups
+        for p in group["params"]
+    }
+    assert method.config.schedule.weight_decay > 0
+    assert {decay[id(p)] for p in network.backbone.prompts.parameters()} == {0.0}
+    assert decay[id(network.heads["classifier"].weight)] == method.config.schedule.weight_decay
+
+
+def test_a_patch_is_the_vits_own(folder: Path) -> None:
+    config = configuration.override(
+        configuration.compose("paper", method="sptnet"), {"views": {"size": NATIVE}}, "test"
+    )
+    prompts = METHODS["sptnet"].prompted(load(folder), config).prompts
+    assert torch.equal(prompts.get_buffer("in_frame"), PixelPrompts(NATIVE, PATCH, 1, 30, 1.0).get_buffer("in_frame"))
+
+
 FAST = {
     "promptcal.memory": 24,
     "promptcal.negatives": 12,
@@ -111,6 +180,12 @@ def test_promptcal_resumes_to_the_same_bytes_in_both_stages(
         assert debgcd(["resume", run], tmp_path / "log") == 0, (tmp_path / "log").read_text()
         assert result(run) == result(whole)
     assert command("predict", whole, whole / "manifest.csv", "-o", tmp_path / "out.csv").code == 0
+    with open(tmp_path / "out.csv", encoding="utf-8", newline="") as file:
+        asked = {row["path"]: row for row in csv.DictReader(file)}
+    with open(whole / "predictions.csv", encoding="utf-8", newline="") as file:
+        written = list(csv.DictReader(file))
+    assert written and all(0 <= float(row["novelty"]) <= 1 and row["looks_new"] for row in written)
+    assert all(asked[row["path"]]["id"] == row["id"] for row in written)
     again = tmp_path / "again"
     assert debgcd([*words(shared_csv, again), "--start", whole], tmp_path / "log") == 0, (tmp_path / "log").read_text()
     steps = [json.loads(line) for line in (again / "metrics.jsonl").read_text().splitlines()]

@@ -48,6 +48,14 @@ def test_the_list_names_every_table(command: Command) -> None:
         assert f"Table {number}: " in said.out
 
 
+def test_methods_are_chosen_on_the_command_line(command: Command, sets: Path, tmp_path: Path) -> None:
+    words = ["reproduce", "ssb", "--scale", "small", "--sets", "pets", "--root", sets, "--seeds", 1, "--plan"]
+    said = command(*words, "--methods", "gpc,orca", "-o", tmp_path / "out")
+    assert said.code == 0 and "GPC" in said.out and "ORCA" in said.out and "SimGCD" not in said.out
+    wrong = command(*words, "--methods", "gcp")
+    assert wrong.code == 2 and "did you mean 'gpc'" in wrong.complaint
+
+
 def test_a_table_from_the_first_run_to_the_page_and_again(command: Command, sets: Path, tmp_path: Path) -> None:
     words = ["reproduce", "auroc", "--scale", "small", "--sets", "pets", "--root", tmp_path, "--root", sets]
     words += ["--seeds", 1, "-o", tmp_path / "out", *QUICK]

@@ -80,5 +80,14 @@ def test_a_wrong_name_is_refused_with_a_suggestion() -> None:
 def test_rows_can_be_chosen_by_method() -> None:
     chosen = experiment("ssb").only(["rankstats", "debgcd"])
     assert list(chosen.rows) == ["RankStats+", "DebGCD"] and "XCon" in chosen.others
-    with pytest.raises(UsageError, match="ssb has no row of method 'sim'"):
+    with pytest.raises(UsageError, match=r"no method 'sim'.*did you mean 'simgcd'"):
         experiment("ssb").only(["sim"])
+
+
+def test_a_method_without_a_row_of_the_paper_gets_one_where_methods_are_compared() -> None:
+    chosen = experiment("dinov2-ssb").only(["debgcd", "xcon"])
+    assert chosen.rows == {"DebGCD": {"method": "debgcd"}, "XCon": {"method": "xcon"}}
+    assert chosen.printed("XCon", "cub") == {}
+    for name, method in (("ablation", "xcon"), ("ssb", "detector")):
+        with pytest.raises(UsageError, match=f"{name} has no row of method '{method}'"):
+            experiment(name).only([method])

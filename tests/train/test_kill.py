@@ -219,7 +219,12 @@ def remembering(
     request: pytest.FixtureRequest, shared_folder: Path, arguments: Arguments, tmp_path_factory: pytest.TempPathFactory
 ) -> Reference:
     """Methods with a memory: a margin per epoch, losses per head, a teacher."""
-    return reference("on", shared_folder, arguments, tmp_path_factory, "--method", request.param)
+    return within_epochs(request.param, shared_folder, arguments, tmp_path_factory)
+
+
+def within_epochs(method: str, source: Path, arguments: Arguments, factory: pytest.TempPathFactory) -> Reference:
+    """Checkpoints every two steps of epochs of three: a run that goes on within an epoch finds what its start remembered."""
+    return reference("on", source, arguments, factory, "--method", method, **{"run.checkpoint_every": 2})
 
 
 @pytest.mark.parametrize(
@@ -232,28 +237,42 @@ def test_a_memory_survives_a_kill(remembering: Reference, tmp_path: Path, number
     assert sha256(tmp_path / "run" / last) == sha256(remembering.folder / "whole" / last)
 
 
-@pytest.fixture(scope="module", params=["rankstats", "xcon", "opencon", "dccl", "gpc", "infosieve", "cipr", "sptnet"])
+OTHERS = ["simgcd", "detector", "rankstats", "xcon", "opencon", "dccl", "gpc", "infosieve", "cipr", "sptnet"]
+
+
+@pytest.fixture(scope="module", params=OTHERS)
 def others(
     request: pytest.FixtureRequest, shared_folder: Path, arguments: Arguments, tmp_path_factory: pytest.TempPathFactory
 ) -> Reference:
     """The other methods that train, each with what it remembers."""
-    return reference("on", shared_folder, arguments, tmp_path_factory, "--method", request.param)
+    return within_epochs(request.param, shared_folder, arguments, tmp_path_factory)
 
 
-@pytest.mark.parametrize("number", [5])  # after a checkpoint, within an epoch
+@pytest.mark.parametrize("number", [5, 11])  # after a checkpoint, within an epoch; and within the last one
 def test_others_survive_a_kill_too(others: Reference, tmp_path: Path, number: int) -> None:
     others.kill(tmp_path / "run", at_call("debgcd.train.loop.step", number, after=True))
     others.resume(tmp_path / "run")
 
 
 @pytest.mark.parametrize(
-    "target", ["debgcd.train.loop.step", "debgcd.train.start.begin", "debgcd.train.start.load_model"]
+    ("method", "target"),
+    [
+        ("mugcd", "debgcd.train.loop.step"),
+        ("mugcd", "debgcd.train.start.begin"),
+        ("mugcd", "debgcd.train.start.load_model"),
+        ("sptnet", "debgcd.train.loop.step"),
+    ],
 )
 def test_a_first_stage_survives_a_kill(
-    shared_folder: Path, arguments: Arguments, tmp_path: Path, target: str, tmp_path_factory: pytest.TempPathFactory
+    shared_folder: Path,
+    arguments: Arguments,
+    tmp_path: Path,
+    method: str,
+    target: str,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     """In it, before it begins, and when it is over but the second stage does not know of it yet."""
-    two = reference("on", shared_folder, arguments, tmp_path_factory, "--method", "mugcd")
+    two = reference("on", shared_folder, arguments, tmp_path_factory, "--method", method)
     assert (two.folder / "whole" / "first" / "predictions.csv").exists()
     two.kill(tmp_path / "run", at_call(target, 2 if target.endswith("begin") else 1))
     two.resume(tmp_path / "run")
