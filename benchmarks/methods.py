@@ -171,7 +171,7 @@ def write_page(page: Path, done: list[dict[str, Any]]) -> None:
         kinds.append([row, *(shown(of(row, name, what)) for name in sets for what in ("old", "new"))])
     for method in METHODS.values():
         if method.needs_vit:
-            costs.append([method.about.title, "unmeasured: needs a ViT", *["–"] * (2 * len(sets) + 1)])
+            costs.append([f"{method.about.title}: unmeasured, needs a ViT", *["–"] * (2 * len(sets) + 2)])
     counts = sorted({len(of(row, name, "all")) for row in found for name in sets} - {0})
     seeds = "one seed" if counts == [1] else f"{' or '.join(map(str, counts))} seeds"
     machine = facts()

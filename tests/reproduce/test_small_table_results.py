@@ -1,0 +1,58 @@
+"""The list of results of benchmarks/methods.py: which runs are done, wherever they were made, and what the page says."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from debgcd import config as configuration
+from debgcd.reproduce.grid import Cell, ImageList, cell
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+import methods
+
+
+def a_cell(place: Path, seed: int = 0, **values: Any) -> Cell:
+    config = configuration.override(configuration.compose("small", method="simgcd"), {"k": 10, **values}, "test")
+    return cell(
+        "SimGCD", seed, ImageList("digits", 1797, f"path\n{place}/a.png\n", place / "images.csv"), config, place
+    )
+
+
+def test_a_run_is_the_same_in_another_folder_and_another_one_with_other_values(tmp_path: Path) -> None:
+    here, there = a_cell(tmp_path / "a", run={"cache": "x"}), a_cell(tmp_path / "b", run={"cache": "y"})
+    assert here.images.text != there.images.text and methods.key(here) == methods.key(there)
+    others = [a_cell(tmp_path / "a", seed=1), a_cell(tmp_path / "a", schedule={"lr": 0.01})]
+    others.append(replace(here, images=replace(here.images, count=1000)))
+    assert len({methods.key(each) for each in (here, *others)}) == 4
+
+
+def test_the_page_has_a_row_per_method_the_best_mean_first(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "before\n<!-- written by benchmarks/methods.py -->\nold\n<!-- end of benchmarks/methods.py -->\nafter\n"
+    )
+    runs = []
+    for row, all_of, seconds in (("GCD", (60.0, 62.0), 50.0), ("SimGCD", (70.0, 80.0), None), ("XCon", (90.0,), 10.0)):
+        for seed, value in enumerate(all_of):
+            for name in ("digits", "pets") if row != "XCon" else ("digits",):
+                run = {"run": f"{name}/{row}/{seed}", "row": row, "set": name, "seed": seed, "k": 10, "views": ""}
+                runs.append({**run, "all": value, "old": value, "new": value, "seconds": seconds, "memory": 1.25})
+    methods.write_page(page, runs)
+    text = page.read_text()
+    assert text.startswith("before\n") and text.endswith("after\n") and "old\n" not in text
+    rows = [[part.strip() for part in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
+    assert rows[2] == ["SimGCD", "75.0 ± 7.1", "75.0 ± 7.1", "75.0", "–", "–", "1.2"]  # not timed
+    assert rows[3] == ["GCD", "61.0 ± 1.4", "61.0 ± 1.4", "61.0", "50", "50", "1.2"]
+    assert rows[4] == ["XCon", "90.0", "–", "–", "10", "–", "1.2"]  # not measured on all sets: after those that are
+    assert rows[5][0] == "PromptCAL: unmeasured, needs a ViT" and set(rows[5][1:]) == {"–"}
+
+
+@pytest.mark.parametrize("name", ["digits", "cifar10", "pets", "cub"])
+def test_no_run_is_in_the_results_twice(name: str) -> None:
+    written = [run for run in methods.read_json(methods.HERE / "methods.json")["runs"] if run["set"] == name]
+    assert written and len({(run["row"], run["seed"]) for run in written}) == len(written)
