@@ -104,9 +104,8 @@ class InfoSieve(GCD):
         assert isinstance(sieve, Sieve)
         z, code, mask, category = network(batch.tokens)["projection"].split(sieve.parts, 1)
         weight = network.get_buffer("heads.projection.weight")
-        first_weight = (
-            -torch.arange(options.bits, device=mask.device, dtype=mask.dtype)
-        ).exp2()  # as in the public code
+        # as in the public code, the length is weighted as in the first epoch all along
+        first_weight = (-torch.arange(options.bits, device=mask.device, dtype=mask.dtype)).exp2()
         guess = network.get_buffer("memory.guess")[batch.image]
         inner = self._contrasts(z, z, batch, guess, relative=False)
         codes = self._contrasts(normalize(code, dim=1), code * weight, batch, guess, relative=True)

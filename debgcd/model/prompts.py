@@ -57,9 +57,8 @@ class PixelPrompts(nn.Module):
 
     def __init__(self, size: int, patch: int, frame: int, border: int, rate: float):
         super().__init__()
-        self.patches, self.around = (
-            nn.Parameter(torch.zeros(3 * size**2)) for _ in range(2)
-        )  # flat: they must not decay
+        # flat, because tensors of one dimension have no weight decay
+        self.patches, self.around = (nn.Parameter(torch.zeros(3 * size**2)) for _ in range(2))
         place = torch.arange(size)
         inner, outer = place % patch, torch.minimum(place, size - 1 - place)
         in_frame = (inner < frame) | (inner >= patch - frame)
@@ -81,9 +80,8 @@ class BlockPrompts(nn.Module):
     def __init__(self, depth: int, count: int, width: int, seed: int):
         super().__init__()
         generator = torch.Generator().manual_seed(stream_seed(seed, "prompts") % 2**63)
-        self.tokens = nn.Parameter(
-            nn.init.trunc_normal_(torch.empty(depth, count, width), std=0.02, generator=generator)
-        )
+        tokens = nn.init.trunc_normal_(torch.empty(depth, count, width), std=0.02, generator=generator)
+        self.tokens = nn.Parameter(tokens)
 
 
 class PromptedViT(Prompted):
