@@ -12,7 +12,6 @@ finished there. Seconds are kept only of runs that were alone (--jobs 1). Prompt
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
 import statistics
@@ -33,10 +32,11 @@ from debgcd.machine import cache_folder, cores, facts  # noqa: E402
 from debgcd.methods import METHODS, require_method  # noqa: E402
 from debgcd.options import Config  # noqa: E402
 from debgcd.progress import say  # noqa: E402
-from debgcd.reproduce.grid import Cell, ImageList, cell  # noqa: E402
+from debgcd.reproduce.grid import Cell, ImageList, cell, settings_digest  # noqa: E402
 from debgcd.reproduce.results import result  # noqa: E402
 from debgcd.reproduce.scale import classes_of  # noqa: E402
 from debgcd.reproduce.table import markdown  # noqa: E402
+from debgcd.train.start import first_config  # noqa: E402
 
 ROOT = HERE.parent
 SETS = {"digits": "digits", "cifar10": "CIFAR-10", "pets": "Pets", "cub": "CUB-50"}
@@ -118,11 +118,10 @@ def rows(wanted: list[str], k: int, cache: str | None, steps: int | None) -> dic
 
 
 def key(each: Cell) -> str:
-    """The run, by all that its result depends on but where its images lie: another folder or machine goes on with the same list."""
-    settings = {
-        name: value for name, value in configuration.to_dict(each.config).items() if name not in ("run", "seed")
-    }
-    digest = hashlib.sha256(json.dumps([settings, each.images.count], sort_keys=True).encode()).hexdigest()[:8]
+    """The run by its values, its first stage's included, and not by where its images lie: any machine goes on with the same list."""
+    first = METHODS[each.config.method].first
+    stages = [] if first is None else [settings_digest(first_config(each.config, first))]
+    digest = settings_digest(each.config, each.images.count, *stages)
     return f"{each.set}/{each.config.method}-{digest}/seed-{each.seed}"
 
 

@@ -45,7 +45,7 @@ def levels(points: Tensor, label: Tensor) -> list[NDArray[np.int64]]:
 
 
 def merged_to(points: Tensor, label: Tensor, k: int) -> NDArray[np.int64]:
-    """K clusters; cluster i of the first M is the one with the most labelled points of known class i: (N,).
+    """K clusters, numbered from 0: (N,).
 
     From the coarsest level that has enough clusters, the shortest of the links that a next step would follow is joined,
     until K are left. Clusters of one class stay apart until a link joins them; two known classes never become one.
@@ -65,9 +65,7 @@ def merged_to(points: Tensor, label: Tensor, k: int) -> NDArray[np.int64]:
         found = found - (found > gone)
         sums[kept] += sums[gone]
         sums, count = torch.cat([sums[:gone], sums[gone + 1 :]]), count - 1
-    first = [int(np.bincount(found[y == label]).argmax()) for label in range(int(y.max()) + 1)]
-    place = np.argsort([*first, *np.setdiff1d(np.arange(k), first)])
-    return place[found]
+    return found
 
 
 def _step(unit: Tensor, y: NDArray[np.int64], limit: float) -> tuple[NDArray[np.int64], float]:

@@ -17,7 +17,7 @@ from debgcd import losses
 from debgcd.cluster.snc import levels, merged_to
 from debgcd.methods.base import About, Batch, Context, Loss
 from debgcd.methods.gcd import GCD, GCDHeads
-from debgcd.methods.kmeans import KMeansOptions, fit_distances
+from debgcd.methods.kmeans import KMeansOptions, fit_distances, known_first
 from debgcd.model.network import Network
 from debgcd.options import option
 from debgcd.schedules import Progress
@@ -69,5 +69,7 @@ class CiPR(GCD):
         unit = normalize(context.features(), dim=1)
         found = torch.from_numpy(merged_to(unit, context.label, self.sizes.k)).to(unit.device)
         sums = torch.zeros(self.sizes.k, unit.shape[1], device=unit.device).index_add_(0, found, unit)
-        self.prototypes(context.network).copy_(sums / torch.bincount(found, minlength=self.sizes.k)[:, None])
+        order = known_first(found, context.label, self.sizes.k, self.sizes.known)
+        centres = sums / torch.bincount(found, minlength=self.sizes.k)[:, None]
+        self.prototypes(context.network).copy_(centres[order])
         fit_distances(context, unit)

@@ -50,16 +50,18 @@ class Experiment:
     def only(self, methods: Sequence[str]) -> Experiment:
         """The experiment with the rows of these methods alone.
 
-        Where methods are compared, one that the paper has no row of gets a row too, without the paper's numbers.
+        Where rows are named after methods, one that the paper has no row of gets a row too, without the paper's numbers.
         """
-        own = {values.get("method", "debgcd") for values in self.rows.values()}
-        rows = {row: values for row, values in self.rows.items() if values.get("method", "debgcd") in methods}
+        own = {row: values.get("method", "debgcd") for row, values in self.rows.items()}
+        rows = {row: values for row, values in self.rows.items() if own[row] in methods}
+        compares = any(row == METHODS[name].about.title for row, name in own.items())
         for name in methods:
-            if name not in own:
+            if name not in own.values():
                 require_method(name)
-                variants = len(own) < 4  # the rows are variants of one method
-                if variants or name == "detector":  # which has no categories of its own
-                    raise UsageError(f"{self.name} has no row of method {name!r}{suggest(name, sorted(own))}")
+                if not compares:
+                    raise UsageError(
+                        f"{self.name} has no row of method {name!r}{suggest(name, sorted(set(own.values())))}"
+                    )
                 rows[METHODS[name].about.title] = {"method": name}
         return replace(self, rows=rows)
 

@@ -106,10 +106,15 @@ def cell(row: str, seed: int, images: ImageList, config: Config, out: Path) -> C
     if config.backbone.tuned_blocks is None:  # the method's default, given explicitly or not, is the same run
         blocks = METHODS[config.method].cut.tuned
         config = replace(config, backbone=replace(config.backbone, tuned_blocks=blocks))
-    settings = {key: value for key, value in configuration.to_dict(config).items() if key not in ("run", "seed")}
-    digest = _digest(json.dumps([settings, images.path.name], sort_keys=True))
+    digest = settings_digest(config, images.path.name)
     folder = out / images.name / f"{config.method}-{digest}" / f"seed-{seed}"
     return Cell(row, seed, images, replace(config, seed=seed), folder)
+
+
+def settings_digest(config: Config, *more: object) -> str:
+    """A hash of the values that a run's result depends on but for its seed, and of what else is given."""
+    settings = {key: value for key, value in configuration.to_dict(config).items() if key not in ("run", "seed")}
+    return _digest(json.dumps([settings, *more], sort_keys=True))
 
 
 def devices() -> list[str | None]:

@@ -143,13 +143,12 @@ def test_each_level_joins_whole_clusters_and_never_two_known_classes(seed: int) 
 
 
 @pytest.mark.parametrize("k", [3, 4, 6, 9, 40])
-def test_merged_to_k_the_known_classes_come_first(k: int) -> None:
+def test_merged_to_k_no_two_known_classes_are_one(k: int) -> None:
     points, label, truth = clouds(1)
     found = merged_to(points, label, k)
     assert sorted(set(found.tolist())) == list(range(k))
     for y in range(3):
         clusters = found[(label == y).numpy()]
-        assert np.bincount(clusters).argmax() == y  # most of its labelled points are in cluster y
         assert not set(clusters.tolist()) & set(found[((label >= 0) & (label != y)).numpy()].tolist())
     if k == 6:
         new = (truth >= 3).numpy()

@@ -387,3 +387,18 @@ def test_every_method_says_what_it_is() -> None:
         about = method.about
         assert 2007 <= about.year <= 2026 and about.title and about.venue and len(about.idea) < 90, name
         assert method.first is None or method.first in METHODS
+
+
+def test_ciprs_first_categories_are_the_known_classes() -> None:
+    """Six clouds, the known ones not first in the order of the images; one known class has no label left."""
+    rng = torch.Generator().manual_seed(0)
+    truth = (5 - torch.arange(180)) % 6
+    features = 6 * torch.eye(WIDTH)[truth] + 0.5 * torch.randn(180, WIDTH, generator=rng)
+    for labelled in (range(KNOWN), range(KNOWN - 1)):
+        label = torch.where((truth < len(labelled)) & (torch.rand(180, generator=rng) < 0.5), truth, -1)
+        method = METHODS["cipr"](config(method="cipr", k=6, heads={"projection_width": 4}), Sizes(WIDTH, 6, KNOWN, 180))
+        network = build(method, Little())
+        with torch.no_grad():
+            method.settle(context(network, lambda: features, label))
+        said = network.from_feature(features, method.answers)["classifier"].argmax(1)
+        assert (said == label)[label >= 0].all() and len(set(said.tolist())) == 6

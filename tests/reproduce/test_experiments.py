@@ -88,6 +88,5 @@ def test_a_method_without_a_row_of_the_paper_gets_one_where_methods_are_compared
     chosen = experiment("dinov2-ssb").only(["debgcd", "xcon"])
     assert chosen.rows == {"DebGCD": {"method": "debgcd"}, "XCon": {"method": "xcon"}}
     assert chosen.printed("XCon", "cub") == {}
-    for name, method in (("ablation", "xcon"), ("ssb", "detector")):
-        with pytest.raises(UsageError, match=f"{name} has no row of method '{method}'"):
-            experiment(name).only([method])
+    with pytest.raises(UsageError, match="ablation has no row of method 'xcon'"):
+        experiment("ablation").only(["xcon"])

@@ -31,6 +31,16 @@ def test_a_run_is_the_same_in_another_folder_and_another_one_with_other_values(t
     assert len({methods.key(each) for each in (here, *others)}) == 4
 
 
+def test_a_run_is_another_one_if_its_first_stage_has_other_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    each = a_cell(tmp_path, method="mugcd")
+    before, first = methods.key(each), methods.first_config(each.config, "gcd")
+    other = configuration.override(first, {"schedule": {"tail_lr": 0.3}}, "test")
+    monkeypatch.setattr(methods, "first_config", lambda config, name: other)
+    assert methods.key(each) != before
+
+
 def test_the_page_has_a_row_per_method_the_best_mean_first(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
