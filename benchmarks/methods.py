@@ -1,23 +1,24 @@
 """The small table: every method on few images without a GPU, side by side; written into docs/methods.md.
 
-.venv/bin/python benchmarks/methods.py --root DIR [--root DIR ...] [--sets A,B] [--methods A,B] [--seeds 3] [--jobs 1]
+.venv/bin/python benchmarks/methods.py --root DIR [--root DIR ...] [--sets A,B] [--methods A,B] [--seeds 3] [--jobs N]
 
 DIR holds CIFAR-10, Oxford-IIIT Pet and CUB-200-2011 (`debgcd fetch` gets them); the digits come with scikit-learn. Every method
 takes the preset small with two tuned blocks and the same number of categories; what its file in debgcd/overlays/methods
 changes for small is on the page. Resumable: one process per run, and each result is in benchmarks/methods.json as soon as it is
 there; the first seed of all before the second. With the --work of benchmarks/quality/run.py it takes over the runs that are
-finished there. Seconds are kept only of runs that were alone (--jobs 1). PromptCAL needs a ViT and is not measured.
+finished there. Every run has one thread, so that neither its sums nor the seconds of its processor depend on how many run side by
+side. PromptCAL needs a ViT and is not measured.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,9 @@ def main() -> None:
         "--methods", metavar="A,B", help="names as for debgcd train (default: all that need no ViT and find categories)"
     )
     parser.add_argument("--seeds", type=int, default=3, metavar="N")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="parallel runs; they share the cores")
+    parser.add_argument(
+        "--jobs", type=int, default=cores(), metavar="N", help="parallel runs (default: one per core, %(default)s)"
+    )
     parser.add_argument(
         "--steps", type=int, metavar="N", help="instead of each method's own: for a trial of the command"
     )
@@ -78,16 +81,17 @@ def main() -> None:
         for images, k in sets.values()
         for row, config in rows(wanted, k, options.cache, options.steps).items()
     ]
-    if options.jobs > 1:
-        os.environ["OMP_NUM_THREADS"] = str(max(1, cores() // options.jobs))
+    os.environ["OMP_NUM_THREADS"] = "1"
     there = {run["run"] for run in done}
+    missing = [each for each in cells if key(each) not in there]
+    for each in missing:
+        each.write()  # before any run: those side by side share the list of images
     pool = ThreadPoolExecutor(options.jobs)
     try:
-        running = {pool.submit(finish, each): each for each in cells if key(each) not in there}
+        running = {pool.submit(finish, each): each for each in missing}
         for future in as_completed(running):
-            each, memory = running[future], future.result()
-            alone = memory is not None and options.jobs == 1
-            done.append({"run": key(each), **told(each, alone), "memory": memory})
+            each, cost = running[future], future.result()
+            done.append({"run": key(each), **told(each), **asdict(cost)})
             write_json(options.results, {**facts(), "runs": done})
             write_page(options.page, done)
     finally:
@@ -125,27 +129,35 @@ def key(each: Cell) -> str:
     return f"{each.set}/{each.config.method}-{digest}/seed-{each.seed}"
 
 
-def finish(each: Cell) -> float | None:
-    """Run to the end in a process of its own; returns its largest memory in GB, None if it was finished before."""
+@dataclass(frozen=True)
+class Cost:
+    """What a whole run took, its reading, start and evaluation included; None where a part of it ran before."""
+
+    seconds: float | None = None  # of the processor, all processes of the run together
+    memory: float | None = None  # the largest, in GB
+
+
+def finish(each: Cell) -> Cost:
+    """Run to the end in a process of its own."""
     say(f"\n{each.name}")
     if each.finished:
-        return None
-    each.write()
+        return Cost()
+    whole = not each.folder.exists()
     child = subprocess.Popen([sys.executable, "-m", "debgcd.cli", *each.command()[1:]], stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(child.pid, 0)
     if status:
         sys.exit(f"{each.name} failed; run the command again to go on with it")
-    return round(usage.ru_maxrss / (2**30 if sys.platform == "darwin" else 2**20), 2)
+    if not whole:
+        return Cost()
+    memory = usage.ru_maxrss / (2**30 if sys.platform == "darwin" else 2**20)
+    return Cost(round(usage.ru_utime + usage.ru_stime, 1), round(memory, 2))
 
 
-def told(each: Cell, alone: bool) -> dict[str, Any]:
-    """The run's scores; of one that was alone the seconds of its steps, clusterings before epochs and a first stage included."""
-    found, seconds = result(each), 0.0
-    for metrics in (each.folder / "metrics.jsonl", each.folder / "first" / "metrics.jsonl"):
-        lines = [json.loads(line) for line in metrics.read_text("utf-8").splitlines()] if metrics.exists() else []
-        seconds += sum(each.config.schedule.batch / line["images_per_second"] for line in lines if "loss" in line)
+def told(each: Cell) -> dict[str, Any]:
+    """Which run it was, and its scores."""
+    found = result(each)
     facts_of_run = {"row": found.row, "set": found.set, "seed": found.seed, "k": found.k, "views": found.views}
-    return {**facts_of_run, **found.unlabelled, "seconds": round(seconds, 1) if alone and seconds else None}
+    return {**facts_of_run, **found.unlabelled}
 
 
 def write_page(page: Path, done: list[dict[str, Any]]) -> None:
@@ -176,8 +188,8 @@ def write_page(page: Path, done: list[dict[str, Any]]) -> None:
     machine = facts()
     note = (
         f"Per cent of the unlabelled images, mean ± standard deviation over {seeds}; "
-        f"backbone lite0, preset small, two tuned blocks. s: seconds of training, GB: largest memory, on {machine['processor']}, "
-        f"{machine['cores']} cores, seconds of the runs that were alone; last run {machine['date']}."
+        f"backbone lite0, preset small, two tuned blocks. s: seconds of one core of {machine['processor']} for a whole run, "
+        f"GB: its largest memory; last run {machine['date']}."
     )
     titles = [SETS[name] for name in sets]
     head = ["All", *titles, "mean", *(f"{title}, s" for title in titles), "GB"]
