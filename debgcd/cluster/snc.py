@@ -55,17 +55,40 @@ def merged_to(points: Tensor, label: Tensor, k: int) -> NDArray[np.int64]:
     found = next(level for level in [*reversed(levels(points, label)), np.arange(len(unit))] if level.max() >= k - 1)
     count = int(found.max()) + 1
     sums = torch.zeros(count, unit.shape[1], dtype=unit.dtype).index_add_(0, torch.from_numpy(found), unit)
-    while count > k:
-        means = normalize(sums, dim=1)
-        link = _links(means, _classes(found, y, count))
-        cosine = (means * means[torch.from_numpy(link)]).sum(1).numpy()
-        at = int(np.where(link == np.arange(count), -math.inf, cosine).argmax())
+    means, known = normalize(sums, dim=1), _classes(found, y, count)
+    link, into, there = _links(means, known), np.arange(count), np.ones(count, bool)
+    closeness = _closeness(means, link)
+    for _ in range(count - k):
+        at = int(closeness.argmax())
         kept, gone = sorted((at, int(link[at])))
-        found = np.where(found == gone, kept, found)
-        found = found - (found > gone)
+        into[into == gone] = kept
         sums[kept] += sums[gone]
-        sums, count = torch.cat([sums[:gone], sums[gone + 1 :]]), count - 1
-    return found
+        means[kept] = normalize(sums[kept], dim=0)
+        there[gone], closeness[gone] = False, -math.inf
+        known[kept], known[gone] = known[[kept, gone]].max(), -1
+        # only links to and from the two change, and those of clusters that the joined one is nearer to
+        free, near = there & (known < 0), (means @ means[kept]).numpy()
+        old = free & ((link == kept) | (link == gone))
+        old[kept] = free[kept]
+        nearer = free & (near > closeness)
+        nearer[kept] = False
+        link[nearer], closeness[nearer] = kept, near[nearer]
+        changed = np.flatnonzero(old & ~nearer)
+        cosine = means[changed] @ means.T
+        cosine[:, ~there], cosine[range(len(changed)), changed] = -math.inf, -math.inf
+        link[changed] = cosine.argmax(1).numpy()
+        if known[kept] >= 0:
+            chained = np.flatnonzero(known == known[kept])
+            _follow_chains(link, means, chained)
+            changed = np.concatenate([changed, chained])
+        closeness[changed] = _closeness(means, link, changed)
+    return np.unique(into[found], return_inverse=True)[1]
+
+
+def _closeness(means: Tensor, link: NDArray[np.int64], rows: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
+    """The cosine of these points, or all, with what they link to; minus infinity where that is the point itself."""
+    rows = np.arange(len(link)) if rows is None else rows
+    return np.where(link[rows] == rows, -math.inf, (means[rows] * means[link[rows]]).sum(1).numpy())
 
 
 def _step(unit: Tensor, y: NDArray[np.int64], limit: float) -> tuple[NDArray[np.int64], float]:
@@ -96,23 +119,19 @@ def _links(unit: Tensor, y: NDArray[np.int64]) -> NDArray[np.int64]:
         link[start : start + BLOCK] = cosine.argmax(1).cpu().numpy()
     unit = unit.cpu()
     for label in np.unique(y[y >= 0]):
-        for chain in _chains(unit, np.flatnonzero(y == label)):
-            link[chain[:-1]], link[chain[-1]] = chain[1:], chain[-1]
+        _follow_chains(link, unit, np.flatnonzero(y == label))
     return link
 
 
-def _chains(unit: Tensor, own: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """Chains of at most ⌈√n⌉ of a class's n points: of the next ones in order, each is followed by the nearest left."""
+def _follow_chains(link: NDArray[np.int64], unit: Tensor, own: NDArray[np.int64]) -> None:
+    """Links of a class's n points: chains of ⌈√n⌉ at most; of the next ones in order, each is followed by the nearest left."""
     longest = math.ceil(math.sqrt(len(own)))
-    chains = []
     for start in range(0, len(own), longest):
-        left = own[start : start + longest].tolist()
-        chain = [left.pop(0)]
+        last, *left = own[start : start + longest].tolist()
         while left:
-            nearest = int((unit[left] @ unit[chain[-1]]).argmax())
-            chain.append(left.pop(nearest))
-        chains.append(np.array(chain))
-    return chains
+            following = left.pop(int((unit[left] @ unit[last]).argmax()))
+            link[last], last = following, following
+        link[last] = last
 
 
 def _classes(clusters: NDArray[np.int64], y: NDArray[np.int64], count: int) -> NDArray[np.int64]:
