@@ -5,7 +5,7 @@
 DIR holds CIFAR-10, Oxford-IIIT Pet and CUB-200-2011 (`debgcd fetch` gets them); the digits come with scikit-learn. Every method
 takes the preset small with two tuned blocks and the same number of categories; what its file in debgcd/overlays/methods
 changes for small is on the page. Resumable: one process per run, and each result is in benchmarks/methods.json as soon as it is
-there; the first seed of all before the second. With the --work of benchmarks/quality/run.py it takes over the runs that are
+there, in place of one with older settings; the first seed of all before the second. With the --work of benchmarks/quality/run.py it takes over the runs that are
 finished there. Every run has one thread, so that neither its sums nor the seconds of its processor depend on how many run side by
 side. PromptCAL needs a ViT and is not measured.
 """
@@ -91,6 +91,7 @@ def main() -> None:
         running = {pool.submit(finish, each): each for each in missing}
         for future in as_completed(running):
             each, cost = running[future], future.result()
+            done = [run for run in done if (run["row"], run["set"], run["seed"]) != (each.row, each.set, each.seed)]
             done.append({"run": key(each), **told(each), **asdict(cost)})
             write_json(options.results, {**facts(), "runs": done})
             write_page(options.page, done)
