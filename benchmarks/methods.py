@@ -5,9 +5,9 @@
 DIR holds CIFAR-10, Oxford-IIIT Pet and CUB-200-2011 (`debgcd fetch` gets them); the digits come with scikit-learn. Every method
 takes the preset small with two tuned blocks and the same number of categories; what its file in debgcd/overlays/methods
 changes for small is on the page. Resumable: one process per run, and each result is in benchmarks/methods.json as soon as it is
-there, in place of one with older settings; the first seed of all before the second. With the --work of benchmarks/quality/run.py it takes over the runs that are
-finished there. Every run has one thread, so that neither its sums nor the seconds of its processor depend on how many run side by
-side. PromptCAL needs a ViT and is not measured.
+there, in place of one with older settings; the first seed of all before the second. With the --work of
+benchmarks/quality/run.py it takes over the runs that are finished there. Every run has one thread, so that neither its sums nor
+the seconds of its processor depend on how many run side by side. PromptCAL needs a ViT and is not measured.
 """
 
 from __future__ import annotations
@@ -15,25 +15,22 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
-import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))  # for grid.py
+sys.path.insert(0, str(HERE))  # for grid.py and measured.py
 
 from grid import images_of, write_between  # noqa: E402
+from measured import cost_file  # noqa: E402
 
 from debgcd import config as configuration  # noqa: E402
 from debgcd.files import read_json, write_json  # noqa: E402
 from debgcd.machine import cache_folder, cores, facts  # noqa: E402
 from debgcd.methods import METHODS, require_method  # noqa: E402
 from debgcd.options import Config  # noqa: E402
-from debgcd.progress import say  # noqa: E402
-from debgcd.reproduce.grid import Cell, ImageList, cell, settings_digest  # noqa: E402
+from debgcd.reproduce.grid import Cell, ImageList, cell, finish, settings_digest  # noqa: E402
 from debgcd.reproduce.results import result  # noqa: E402
 from debgcd.reproduce.scale import classes_of  # noqa: E402
 from debgcd.reproduce.table import markdown  # noqa: E402
@@ -84,20 +81,20 @@ def main() -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
     there = {run["run"] for run in done}
     missing = [each for each in cells if key(each) not in there]
+
+    def keep(each: Cell) -> None:
+        done[:] = [run for run in done if (run["row"], run["set"], run["seed"]) != (each.row, each.set, each.seed)]
+        done.append({"run": key(each), **told(each)})
+        write_json(options.results, {**facts(), "runs": done})
+        write_page(options.page, done)
+
     for each in missing:
-        each.write()  # before any run: those side by side share the list of images
-    pool = ThreadPoolExecutor(options.jobs)
-    try:
-        running = {pool.submit(finish, each): each for each in missing}
-        for future in as_completed(running):
-            each, cost = running[future], future.result()
-            done = [run for run in done if (run["row"], run["set"], run["seed"]) != (each.row, each.set, each.seed)]
-            done.append({"run": key(each), **told(each), **asdict(cost)})
-            write_json(options.results, {**facts(), "runs": done})
-            write_page(options.page, done)
-    finally:
-        pool.shutdown(cancel_futures=True)  # those that run are waited for
+        if each.finished:
+            keep(each)
     write_page(options.page, done)
+    failed = finish(missing, [None] * options.jobs, [sys.executable, str(HERE / "measured.py")], on_end=keep)
+    if failed:
+        sys.exit("\n".join(f"{folder}: {reason}" for folder, reason in failed.items()))
 
 
 def measured(name: str) -> bool:
@@ -130,35 +127,12 @@ def key(each: Cell) -> str:
     return f"{each.set}/{each.config.method}-{digest}/seed-{each.seed}"
 
 
-@dataclass(frozen=True)
-class Cost:
-    """What a whole run took, its reading, start and evaluation included; None where a part of it ran before."""
-
-    seconds: float | None = None  # of the processor, all processes of the run together
-    memory: float | None = None  # the largest, in GB
-
-
-def finish(each: Cell) -> Cost:
-    """Run to the end in a process of its own."""
-    say(f"\n{each.name}")
-    if each.finished:
-        return Cost()
-    whole = not each.folder.exists()
-    child = subprocess.Popen([sys.executable, "-m", "debgcd.cli", *each.command()[1:]], stdout=subprocess.DEVNULL)
-    _, status, usage = os.wait4(child.pid, 0)
-    if status:
-        sys.exit(f"{each.name} failed; run the command again to go on with it")
-    if not whole:
-        return Cost()
-    memory = usage.ru_maxrss / (2**30 if sys.platform == "darwin" else 2**20)
-    return Cost(round(usage.ru_utime + usage.ru_stime, 1), round(memory, 2))
-
-
 def told(each: Cell) -> dict[str, Any]:
-    """Which run it was, and its scores."""
-    found = result(each)
+    """Which run it was, its scores, and what it took from its reading to its evaluation: seconds of the processor, GB."""
+    found, cost = result(each), cost_file(each.folder)
     facts_of_run = {"row": found.row, "set": found.set, "seed": found.seed, "k": found.k, "views": found.views}
-    return {**facts_of_run, **found.unlabelled}
+    took = read_json(cost) if cost.exists() else {"seconds": None, "memory": None}
+    return {**facts_of_run, **found.unlabelled, **took}
 
 
 def write_page(page: Path, done: list[dict[str, Any]]) -> None:

@@ -19,6 +19,7 @@ from contextvars import copy_context
 from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import SimpleQueue
+from threading import Lock
 
 from debgcd import config as configuration
 from debgcd import ranks
@@ -128,10 +129,16 @@ def devices() -> list[str | None]:
     return list(given.split(",")) if given else [str(i) for i in range(count)]
 
 
-def finish(cells: Iterable[Cell], places: Sequence[str | None], program: Sequence[str] = ()) -> dict[Path, str]:
+def finish(
+    cells: Iterable[Cell],
+    places: Sequence[str | None],
+    program: Sequence[str] = (),
+    on_end: Callable[[Cell], None] = lambda cell: None,
+) -> dict[Path, str]:
     """Run every cell to its end, one at a time per place; returns the folders of failed runs and the reasons.
 
-    program: used instead of this package's command line.
+    program: used instead of this package's command line. on_end: called once per run as soon as it has finished here, never
+    twice at a time.
     """
     program = list(program) or [sys.executable, "-m", "debgcd"]
     places = (
@@ -148,6 +155,7 @@ def finish(cells: Iterable[Cell], places: Sequence[str | None], program: Sequenc
     for place in places:
         free.put(place)
     failed: dict[Path, str] = {}
+    one_at_a_time = Lock()
     with _children() as start, ThreadPoolExecutor(len(places)) as pool:
         context = copy_context()  # ranks are known by the context
 
@@ -164,6 +172,9 @@ def finish(cells: Iterable[Cell], places: Sequence[str | None], program: Sequenc
                 if reason:
                     failed[cell.folder] = reason
                     say(f"{cell.name} failed: {reason}")
+                elif cell.finished:  # else it was stopped
+                    with one_at_a_time:
+                        on_end(cell)
             finally:
                 free.put(place)
 

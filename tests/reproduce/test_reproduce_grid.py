@@ -128,6 +128,15 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path: Path, places: list[
     assert [each.finished for each in grid] == [True, False, True]
 
 
+@pytest.mark.parametrize("places", [[None], [None, None]])
+def test_each_run_that_ends_well_is_told_at_once(tmp_path: Path, places: list[None]) -> None:
+    grid = cells(tmp_path, {"a": {}}, seeds=4)
+    finish(grid[:1], [None], program(tmp_path))
+    seen: list[tuple[int, bool]] = []
+    finish(grid, places, program(tmp_path, bad=("seed-2",)), lambda each: seen.append((each.seed, each.finished)))
+    assert sorted(seen) == [(1, True), (3, True)]  # the first was finished before, the third failed
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_told_to_stop_it_tells_the_run_once_and_starts_no_other(tmp_path: Path, number: signal.Signals) -> None:
     wait = f"""
