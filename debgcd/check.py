@@ -23,9 +23,9 @@ from debgcd.progress import progress
 from debgcd.train.bank import bank_bytes, token_shape
 from debgcd.train.decide import decide
 from debgcd.train.loop import length
-from debgcd.train.quality import Level, Quality, expected, levels
+from debgcd.train.quality import Level, Quality, levels
 from debgcd.train.setup import frozen_features, open_tokens
-from debgcd.train.start import require_ready
+from debgcd.train.start import require_ready, whole_cost
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,7 @@ class Plan:
     bank_bytes: int  # 0 without a bank
     batch: int
     steps: int
+    first: tuple[str, int] | None  # method and steps of a first stage
     seconds: float  # about; measured on this machine with a few images
     quality: Quality | None
     levels: dict[Quality, Level]  # what each quality would cost; empty where none was chosen
@@ -179,8 +180,9 @@ def _uneven(classes: Sequence[str], rate: list[float], spread: float) -> list[st
 
 def _plan(manifest: Manifest, asked: Config) -> Plan:
     config, backbone = decide(asked, manifest)
-    images, paths, kinds = len(manifest.training_rows), manifest.training_paths, METHODS[config.method].views
-    cost = expected(config, backbone, manifest)
+    images, paths = len(manifest.training_rows), manifest.training_paths
+    cost, first = whole_cost(config, backbone, manifest)
+    stages = [(config, backbone)] if first is None else [first, (config, backbone)]
     assert config.backbone.name is not None
     return Plan(
         method=config.method,
@@ -189,11 +191,14 @@ def _plan(manifest: Manifest, asked: Config) -> Plan:
         backbone=config.backbone.name,
         image_size=config.views.crop,
         views=views_label(config),
-        bank_bytes=bank_bytes(images, config.views, token_shape(backbone, config.views.crop), kinds)
-        if config.views.bank == "on"
-        else 0,
+        bank_bytes=sum(
+            bank_bytes(images, own.views, token_shape(network, own.views.crop), METHODS[own.method].views)
+            for own, network in stages
+            if own.views.bank == "on"
+        ),
         batch=length(config.schedule, images).batch,
         steps=cost.steps,
+        first=None if first is None else (first[0].method, length(first[0].schedule, images).steps),
         seconds=cost.seconds,
         quality=asked.quality,
         levels=levels(asked, config, paths, cost),

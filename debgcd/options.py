@@ -48,7 +48,7 @@ class BackboneConfig:
     revision: str | None = option(None, "the hub's commit; filled in when the run starts")
     sha256: str | None = option(None, "of the weights; filled in when the run starts, checked on resume")
     tuned_blocks: int | None = option(
-        None, "null: the method's own (debgcd 2; simgcd and gcd 1, as published)", 0, 1000
+        None, "null: the method's own (debgcd and infosieve 2, most others 1, as published)", 0, 1000
     )
     tail_blocks: int | None = option(
         None, "blocks after the frozen trunk; null: the method's own, the tuned ones", 0, 1000

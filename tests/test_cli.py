@@ -341,6 +341,7 @@ def test_a_run_ends_with_a_table_in_plain_words(train: Train, shared_csv: Path, 
     lines = said.out.splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("category"))
     assert all(len(line) <= 80 for line in lines[start : lines.index("", start)])
+    assert lines[start].endswith(" examples")  # also where the names of files are shorter
     for name in {row["id"] for row in rows}:
         mine = [row for row in rows if row["id"] == name]
         line = next(line for line in lines[start:] if line.split()[0] == name)

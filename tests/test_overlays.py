@@ -22,6 +22,7 @@ from debgcd.errors import UsageError
 from debgcd.methods import METHODS
 from debgcd.model.load import DEFAULT
 from debgcd.options import Config
+from debgcd.train.start import first_config
 
 # τ, tuned blocks, ξ, λ_adl, λ_sdl, batch
 PAPER = (0.85, 2, 1, 1.0, 0.01, 128)
@@ -263,6 +264,30 @@ def test_the_quality_on_the_command_line(command: str, capsys: pytest.CaptureFix
     capsys.readouterr()
     assert asked(command, None, "--quality", "best").preset == "small"  # whatever the machine
     assert "preset: small, because quality best is one of its values" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("preset", VALUES)
+@pytest.mark.parametrize("method", ["mugcd", "sptnet", "simgcd"])
+def test_epochs_are_those_of_each_stage(method: str, preset: str) -> None:
+    config = asked("train", None, "--preset", preset, "--method", method, "--epochs", 3)
+    first = METHODS[method].first
+    stages = [config] if first is None else [config, first_config(config, first)]
+    assert [(stage.schedule.epochs, stage.schedule.steps) for stage in stages] == [(3, None)] * len(stages)
+
+
+@pytest.mark.parametrize("words", [("--detector", "vote"), ("--labelled-fraction", 0.5)])
+def test_options_of_the_detector_are_refused_by_methods_without_one(words: tuple[object, ...]) -> None:
+    assert asked("train", None, "--preset", "small", *words).method == "debgcd"
+    with pytest.raises(UsageError, match="--detector and --labelled-fraction are not for simgcd; omit them"):
+        asked("train", None, "--preset", "small", "--method", "simgcd", *words)
+
+
+def test_a_start_leaves_open_what_the_user_does_not_say() -> None:
+    for preset in VALUES:
+        config = asked("train", None, "--preset", preset, "--start", "runs/a", "--set", "views.resize=40")
+        assert (config.backbone.name, config.views.size, config.views.resize) == (None, "auto", 40)
+        config = asked("train", None, "--preset", preset, "--start", "runs/a", "--backbone", "lite1")
+        assert config.backbone.name == "lite1"
 
 
 def test_short_names_of_backbones(tmp_path: Path) -> None:

@@ -113,9 +113,10 @@ def _print_findings(found: Findings) -> None:
     if found.plan is not None:
         plan, cache = found.plan, escaped(found.cache)
         into = "categories, estimating their number," if plan.k is None else f"{plan.k} categories"
+        after = "" if plan.first is None else f", after {plan.first[1]} steps of {plan.first[0]}"
         print(f"""
 A run would sort {found.unlabelled} images into {into} with {plan.method}, preset {plan.preset}:
-  backbone {escaped(plan.backbone)}, {plan.image_size} px, {plan.views}, {plan.steps} steps of {plan.batch} images each
+  backbone {escaped(plan.backbone)}, {plan.image_size} px, {plan.views}, {plan.steps} steps of {plan.batch} images each{after}
   about {duration(plan.seconds)} on this machine, and {plan.bank_bytes / 1e6:,.0f} MB in {cache} (now {found.cache_bytes / 1e6:,.0f} MB)""")
         if plan.quality is not None and plan.levels:
             print(f"  {told(plan.quality, plan.levels)}")

@@ -32,7 +32,7 @@ def methods(options: argparse.Namespace) -> None:
     table(head, rows, left=(0, 2, 3, 4, 8))
     print(
         "\nSSB, CIFAR-100, ImageNet-100: accuracy over all unlabelled images in the paper's Tables 2 and 3 (DINO, K known). "
-        "bank: can use a view bank."
+        "K: the number of categories, which --k says or a run estimates. bank: can use a view bank."
     )
 
 

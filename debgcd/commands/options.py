@@ -135,7 +135,10 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--method", help=f"default debgcd; one of {', '.join(METHODS)}")
     parser.add_argument(
-        "--epochs", type=int, metavar="N", help="epochs to train, instead of the preset's length; 0: no training"
+        "--epochs",
+        type=int,
+        metavar="N",
+        help="epochs to train, of each stage if there are two, instead of the preset's length; 0: no training",
     )
     parser.add_argument(
         "--detector",
@@ -183,6 +186,10 @@ def configured(options: argparse.Namespace, source: Source, start: Config | None
             name, benchmark, options.backbone, method=str(named[-1]) if named else "debgcd", quality=options.quality
         )
     backbone = None if options.backbone is None else config.backbone.name  # an option overrides --config
+    other = getattr(options, "start", None)
+    if other is not None:  # whose network it is, but for what the user says here, which must be the same there
+        open_ = {"backbone": {"name": None}, "views": {"size": "auto", "resize": "auto"}}
+        config = configuration.override(config, open_, "--start")
     if facts is not None:
         if config.preset != name:
             from debgcd.progress import say
@@ -201,9 +208,12 @@ def configured(options: argparse.Namespace, source: Source, start: Config | None
         },
         "run": {"workers": options.workers, "device": options.device, "cache": absolute(options.cache)},
     }
+    if any(value is not None for value in sections["detector"].values()) and not hasattr(config.options, "detector"):
+        raise UsageError(f"--detector and --labelled-fraction are not for {config.method}; omit them")
     values = {"seed": options.seed} if options.seed is not None else {}
-    other = getattr(options, "start", None)
     values |= {"start": os.path.abspath(other)} if other is not None else {}
+    if epochs is not None and METHODS[config.method].first is not None:
+        values["first"] = {"epochs": None, "steps": None}  # as long as the second stage
     values |= getattr(options, "k", None) or {}
     for name, section in sections.items():
         section = {key: value for key, value in section.items() if value is not None or key == "steps"}

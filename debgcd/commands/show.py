@@ -137,7 +137,7 @@ def short_table(head: list[str], rows: list[list[str]]) -> None:
     lines = [[_cut(row[0], WIDTH // 3), *row[1:]] for row in [head, *rows]]
     widths = [max(len(row[i]) for row in lines) for i in range(len(head) - 3)]
     each = (WIDTH - sum(widths) - 2 * len(widths) - 4) // 3
-    files = [min(each, max(len(row[i]) for row in lines[1:] or lines)) for i in (-3, -2, -1)]
+    files = [min(each, max(len(row[i]) for row in lines)) for i in (-3, -2, -1)]
     for row in lines:
         cells = [row[0].ljust(widths[0])] + [row[i].rjust(widths[i]) for i in range(1, len(widths))]
         cells += [_cut(name, width).ljust(width) for name, width in zip(row[-3:], files, strict=True)]

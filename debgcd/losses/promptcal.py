@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot
 
 from debgcd.losses.contrastive import contrast
 
@@ -18,8 +17,8 @@ def consensus(z: Tensor, neighbours: int, valid: Tensor) -> Tensor:
     count = min(neighbours, len(z) - 1)
     none = torch.eye(len(z), dtype=torch.bool, device=z.device) | ~valid
     nearest = (z @ z.T).masked_fill(none, -torch.inf).topk(count, dim=1)
-    links = (one_hot(nearest.indices, len(z)) * nearest.values.isfinite()[..., None]).sum(1).to(z.dtype)
-    links = links * valid[:, None]
+    found = nearest.values.isfinite() & valid[:, None]
+    links = torch.zeros_like(none, dtype=z.dtype).scatter_(1, nearest.indices, found.to(z.dtype))
     pairs = (links.T @ links).fill_diagonal_(0.0) + links + links.T
     return pairs / (pairs.sum(1, keepdim=True) + 1e-10)
 

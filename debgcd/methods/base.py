@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -125,10 +125,13 @@ class Context:
 
 @dataclass(frozen=True)
 class FirstStage:
-    """How long the first stage of a method with two is; null in both: as long as the second."""
+    """The first stage of a method with two; null in both lengths: as long as the second."""
 
     epochs: int | None = option(None, "passes over the data", 1, 10**6)
     steps: int | None = option(None, "a length in steps; before epochs", 1, 10**9)
+    bank: Literal["auto", "on", "off"] | None = option(
+        None, "its view bank, where the second stage can have none; null: the preset's"
+    )
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from debgcd.methods.gcd import GCD, GCDOptions, representation
 from debgcd.methods.kmeans import clustered, fit_distances
 from debgcd.model.network import Network
 from debgcd.options import option
+from debgcd.progress import say
 from debgcd.schedules import Progress
 
 
@@ -31,7 +32,12 @@ class GPCObjective:
 
     temperature: float = option(1.0, "mean of the temperatures by density, as in the public code", 1e-4, 100)
     warmup: int = option(1, "epochs before the mixture and L_proto begin, as in the public script", 0, 10**6)
-    axes: int | None = option(None, "principal axes that splits and merges look at; null: all, as published", 1, 10**6)
+    axes: int | None = option(
+        None,
+        "principal axes on which Gaussians are found, split and merged; null: all, as in the public code",
+        1,
+        10**6,
+    )
     scale: float = option(0.005, "of the prior's covariance, as in the public code", 1e-9, 1e6)
     chance: float = option(0.1, "of a split or merge that the ratio is against, as in the public code", 0, 1)
     most: int = option(4, "times the first guess that K may grow to", 1, 1000)
@@ -43,7 +49,7 @@ class GPCOptions(GCDOptions):
 
 
 class GPC(GCD):
-    """L_rep, and a contrast with the means of a mixture that splits and merges; the categories are its Gaussians."""
+    """L_rep, and a contrast with the means of a mixture that splits and merges; there are as many categories as Gaussians."""
 
     about = About("GPC", 2023, "ICCV", "a Gaussian mixture that splits and merges; finds K while it learns")
     Options = GPCOptions
@@ -98,6 +104,7 @@ class GPC(GCD):
         return int(network.get_buffer("memory.count"))
 
     def settle(self, context: Context) -> None:
+        say(f"gpc: {self.categories(context.network)} categories were found, from a first guess of {self.sizes.k}")
         unit = normalize(context.features(), dim=1)
         classifier = context.network.heads["classifier"]
         classifier.weight = clustered(unit, context.label, self.categories(context.network), self.config).centres

@@ -1,7 +1,7 @@
 """InfoSieve (Rastegar et al. 2023): a code of bits per image, cut to the length that its category needs.
 
 Losses, weights and schedules follow the public code (MIT); the pseudo-labels are from semi-supervised k-means before every
-epoch, there with clusters of equal size, here without. The code and its mask are read from the projected feature.
+epoch, there with a limit to the size of clusters in its first iterations, here without. The code and its mask are read from the projected feature.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from debgcd.data.image_cache import decide_image_cache
 from debgcd.data.manifest import Manifest
 from debgcd.errors import DataError, UsageError
 from debgcd.files import amount, write_json, write_text
-from debgcd.inference.model import load_model
+from debgcd.inference.model import Model, load_model
 from debgcd.inference.tokens import Tokens
 from debgcd.machine import cache_folder
 from debgcd.methods import METHODS
@@ -62,13 +62,20 @@ def choose_preset(manifest: Manifest, quality: str | None = None) -> str:
 def decide(config: Config, manifest: Manifest) -> tuple[Config, Backbone]:
     """The configuration with all but K decided, and its backbone."""
     cache, paths = cache_folder(config.run.cache), manifest.training_paths
+    start = None
     if config.start is not None:
-        config = _from_start(config, cache)
+        folder, start = _load_start(config.start, cache)
+        config = _from_start(config, folder, start)
     config = settle(config, paths)
     if METHODS[config.method].trains and not length(config.schedule, len(paths)).steps:
         say("method: sskmeans, because nothing is trained in 0 steps: semi-supervised k-means on frozen features")
         config = configuration.override(config, {"method": "sskmeans"}, "0 steps")
     config, backbone = _decide_backbone(config, cache)
+    if start is not None and backbone.width != start.network.backbone.width:
+        raise UsageError(
+            f"{config.method} has features of {backbone.width} values, but the run that it starts from "
+            f"({start.config.method}) has {start.network.backbone.width}; choose another with --start"
+        )
     if config.model_kept == "best-old" and not METHODS[config.method].trains:
         config = replace(config, model_kept="last")  # there is only one
     elif config.model_kept == "best-old" and not manifest.tests_known_classes:
@@ -82,31 +89,49 @@ def decide(config: Config, manifest: Manifest) -> tuple[Config, Backbone]:
             "views.bank_views is 0, but a view bank for training needs 2 or more; raise it, or turn the bank off"
         )
     bank = decide_bank(METHODS[config.method], backbone, paths, views, cache)
+    if METHODS[config.method].cut.early and METHODS[config.method].first is not None:
+        config = configuration.override(config, {"first": {"bank": views.bank}}, "first stage")
     draws = long.steps * long.batch / len(paths) * (views.fresh if bank else 1.0)
     keep = decide_image_cache(config.run.image_cache, len(paths), views.short_side, draws, cache)
     views = replace(views, bank="on" if bank else "off")
     return replace(config, views=views, run=replace(config.run, image_cache="on" if keep else "off")), backbone
 
 
-def _from_start(config: Config, cache: Path) -> Config:
+def _load_start(place: str, cache: Path) -> tuple[Path, Model]:
+    """The model of a run or the model itself, and its absolute path."""
+    folder = Path(place).absolute()
+    if not folder.is_dir():
+        raise UsageError(f"there is no run {folder} to start from; choose another with --start")
+    folder = folder / "model" if (folder / "model").is_dir() else folder
+    return folder, load_model(folder, backbone=None, cache=cache, device="cpu")
+
+
+def _from_start(config: Config, folder: Path, found: Model) -> Config:
     """Where the run starts from, as an absolute path with the model's hash; the network is cut as there."""
-    assert config.start is not None
-    folder = Path(config.start).absolute()
-    model = folder / "model" if (folder / "model").is_dir() else folder
-    found = load_model(model, backbone=None, cache=cache, device="cpu")
     there, wanted = found.config.backbone, config.backbone
-    for name in ("tuned_blocks", "tail_blocks"):
-        if getattr(wanted, name) not in (None, getattr(there, name)):
-            raise UsageError(
-                f"backbone.{name} is {getattr(wanted, name)}, but the run starts from {folder}, where it is "
-                f"{getattr(there, name)}; leave it out"
-            )
+    if not there.tuned_blocks and METHODS[config.method].trains:
+        raise UsageError(
+            f"nothing was tuned in {folder} ({found.config.method}), so {config.method} could train its heads alone; "
+            "leave --start out, or choose a run that was trained"
+        )
     views = replace(config.views, size=found.config.views.size, resize=found.config.views.resize)
+    name = None if wanted.name is None else _absolute(wanted.name)
+    pairs = {"backbone.name": (name, there.name)}
+    pairs |= {f"backbone.{key}": (getattr(wanted, key), getattr(there, key)) for key in ("tuned_blocks", "tail_blocks")}
+    pairs |= {f"views.{key}": (getattr(config.views, key), getattr(views, key)) for key in ("size", "resize")}
+    for key, (asked, has) in pairs.items():
+        if asked not in (None, "auto", has):
+            raise UsageError(f"{key} is {asked}, but the run starts from {folder}, where it is {has}; leave it out")
     say(
         f"start: the network of {folder} ({found.config.method}, {len(found.categories)} categories): {there.name}, "
         f"{there.tuned_blocks} tuned blocks, {views.size} px, as there"
     )
-    return replace(config, start=str(model), start_sha256=found.sha256, backbone=there, views=views)
+    return replace(config, start=str(folder), start_sha256=found.sha256, backbone=there, views=views)
+
+
+def _absolute(name: str) -> str:
+    """The name of a backbone; of a file or folder its absolute path, because a run may be resumed from another folder."""
+    return os.path.abspath(name) if Path(name).exists() else name
 
 
 def _decide_backbone(config: Config, cache: Path) -> tuple[Config, Backbone]:
@@ -123,8 +148,7 @@ def _decide_backbone(config: Config, cache: Path) -> tuple[Config, Backbone]:
         )
         say(line)
     else:
-        # absolute, because a run may be resumed from another folder
-        name = os.path.abspath(wanted.name) if Path(wanted.name).exists() else wanted.name
+        name = _absolute(wanted.name)
         say(f"backbone: {name} (choose another with --backbone)")
         backbone = load_backbone(
             name,

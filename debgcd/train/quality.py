@@ -86,10 +86,11 @@ class Cost:
     kept: int  # views computed once
     drawn: float  # views computed at each step
     steps: int
+    before: float = 0.0  # of a first stage
 
     @property
     def seconds(self) -> float:
-        return (self.kept + self.drawn * self.steps) * self.view + self.steps * self.step
+        return self.before + (self.kept + self.drawn * self.steps) * self.view + self.steps * self.step
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,8 @@ def levels(asked: Config, decided: Config, paths: Sequence[Picture], cost: Cost)
         other = settle(other, paths)
         steps = length(other.schedule, len(paths), cost.steps > 0).steps
         slower = (other.views.crop / decided.views.crop) ** 2 * _work(other) / _work(decided)
-        scaled = replace(cost, view=cost.view * slower, step=cost.step * slower, steps=steps)
+        times = {name: getattr(cost, name) * slower for name in ("view", "step", "before")}
+        scaled = replace(cost, **times, steps=steps)
         found[name] = Level(other.views.crop, str(other.backbone.name), steps, scaled.seconds)
     return found
 

@@ -6,8 +6,9 @@ import hashlib
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stderr, suppress
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +33,7 @@ from debgcd.train.again import Before
 from debgcd.train.decide import decide, decide_k, run_backbone
 from debgcd.train.finish import evaluate, reviewed, unlabelled, write_evaluation
 from debgcd.train.loop import train
-from debgcd.train.quality import decides, expected, levels, told
+from debgcd.train.quality import Cost, decides, expected, levels, told
 from debgcd.train.room import require_room
 from debgcd.train.run import IMAGES, Run, finished_run, new_run, open_run, require_same_images
 from debgcd.train.run import create as create_run
@@ -82,8 +83,18 @@ def begin_locked(
 def _tell_quality(asked: Config, config: Config, backbone: Backbone, manifest: Manifest) -> None:
     """Say what the quality chose and what the others would cost; nothing is measured where it chose nothing."""
     if asked.quality is not None and decides(asked):
-        cost = expected(config, backbone, manifest)
+        cost, _ = whole_cost(config, backbone, manifest)
         say(told(asked.quality, levels(asked, config, manifest.training_paths, cost)))
+
+
+def whole_cost(config: Config, backbone: Backbone, manifest: Manifest) -> tuple[Cost, tuple[Config, Backbone] | None]:
+    """What a run would take, its first stage included; and that one's configuration and backbone, None where there is none."""
+    cost, first = expected(config, backbone, manifest), METHODS[config.method].first
+    if first is None or config.start is not None:
+        return cost, None
+    with redirect_stderr(StringIO()):  # it says what it decides when it begins
+        own, plain = decide(first_config(config, first), manifest)
+    return replace(cost, before=expected(own, plain, manifest).seconds), (own, plain)
 
 
 def require_ready(manifest: Manifest, config: Config) -> None:
@@ -236,10 +247,15 @@ def first_config(config: Config, first: str) -> Config:
     dropped |= {"method", "preset", "model_kept", "start", "start_sha256", "extras"}
     values = configuration.without(configuration.to_dict(config), dropped)
     given: FirstStage = config.options.first
-    steps, epochs = (given.steps, given.epochs) if given != FirstStage() else (config.schedule.steps, None)
-    values["schedule"] |= {"steps": steps, "epochs": epochs or config.schedule.epochs}
+    alike = given.steps is None and given.epochs is None
+    values["schedule"] |= {
+        "steps": config.schedule.steps if alike else given.steps,
+        "epochs": given.epochs or config.schedule.epochs,
+    }
+    values["prune"] = False  # the second stage goes on with all categories
     if METHODS[config.method].cut.early:  # the second stage cannot have a bank, the first one can
         del values["views"]["bank"], values["run"]["image_cache"]
+        values["views"] |= {} if given.bank is None else {"bank": given.bank}
     own_config = configuration.compose(config.preset, method=first)
     return configuration.override(own_config, configuration.fitted(own_config, values, "first stage"), "first stage")
 

@@ -213,6 +213,7 @@ def test_the_first_stage_keeps_its_own_published_values(preset: str, name: str) 
     given = {
         "k": 7,
         "seed": 3,
+        "prune": True,
         "backbone": {"tuned_blocks": 3},
         "views": {"bank_views": 5},
         "extras": {"bia_weight": 0.1},
@@ -220,6 +221,19 @@ def test_the_first_stage_keeps_its_own_published_values(preset: str, name: str) 
     whole = configuration.override(configuration.compose(preset, benchmark, method=name), given, "test")
     found = configuration.leaves(configuration.to_dict(first_config(whole, first)))
     own = configuration.leaves(configuration.to_dict(configuration.compose(preset, benchmark, method=first)))
-    run = {"k": 7, "seed": 3, "backbone.tuned_blocks": 3, "views.bank_views": 5}
+    run = {
+        "k": 7,
+        "seed": 3,
+        "backbone.tuned_blocks": 3,
+        "views.bank_views": 5,
+    }  # and no category is dropped on the way
     length = {"schedule.steps": whole.options.first.steps, "schedule.epochs": whole.options.first.epochs or 200}
     assert found == {**own, **run, **length}
+
+
+@pytest.mark.parametrize("bank", ["auto", "on", "off"])
+def test_the_first_stage_has_the_bank_that_the_second_cannot_have(bank: str) -> None:
+    decided = {"views": {"bank": "off"}, "first": {"bank": bank}, "run": {"image_cache": "on"}}
+    whole = configuration.override(configuration.compose("small", method="sptnet"), decided, "test")
+    found = first_config(whole, "simgcd")
+    assert found.views.bank == bank and found.run.image_cache == configuration.compose("small").run.image_cache

@@ -70,6 +70,21 @@ def test_epochs_replace_the_steps_of_a_preset(command: Train, shared_folder: Pat
         assert (plan["steps"], plan["batch"]) == (steps, 24)
 
 
+def test_check_tells_both_stages(command: Train, shared_folder: Path, tmp_path: Path) -> None:
+    """Steps, time and bank of a first stage; of SPTNet only that one can have a bank."""
+    small = ("--k", 3, "--set", "views.size=32", "--set", "views.resize=36")
+    plans = {}
+    for method in ("simgcd", "sptnet", "mugcd"):
+        words = ("check", shared_folder, "--method", method, "--epochs", 4, *small, "--cache", tmp_path / "cache")
+        plans[method] = json.loads(command(*words, "--json").out)["plan"]
+    assert [plan["steps"] for plan in plans.values()] == [4, 4, 4]
+    assert [plan["first"] for plan in plans.values()] == [None, ["simgcd", 4], ["gcd", 4]]
+    assert plans["sptnet"]["bank_bytes"] == plans["simgcd"]["bank_bytes"] > 0
+    words = ("check", shared_folder, "--method", "sptnet", *small, "--cache", tmp_path / "cache")
+    assert " 20 steps of 24 images each, after 300 steps of simgcd\n" in command(*words).out
+    assert json.loads(command(*words, "--bank", "off", "--json").out)["plan"]["bank_bytes"] == 0
+
+
 def test_the_learning_rate_is_a_cosine_to_its_end_share() -> None:
     schedule = ScheduleConfig(lr=0.1, lr_end=0.001, tail_lr=0.25, batch=64)
     network = tiny_network("debgcd")

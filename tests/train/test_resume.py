@@ -559,6 +559,22 @@ def test_a_run_that_starts_from_another_takes_over_whole_heads_only(
     assert not torch.equal(tensors(third)["heads.classifier.weight"], one["heads.classifier.weight"])
     said = train(shared_csv, tmp_path / "fourth", "--start", first, backbone__tuned_blocks=2)
     assert said.code == 2 and "backbone.tuned_blocks is 2, but the run starts from" in said.complaint
+    said = train(shared_csv, tmp_path / "fourth", "--start", first, views__size=24)
+    assert said.code == 2 and "views.size is 24, but the run starts from" in said.complaint
+
+
+def test_a_run_that_cannot_be_started_from_is_refused_before_anything_is_written(
+    train: Train, shared_csv: Path, tmp_path: Path
+) -> None:
+    frozen, run = tmp_path / "frozen", tmp_path / "run"
+    assert train(shared_csv, frozen, "--method", "sskmeans", backbone__tuned_blocks=0).code == 0
+    for start, words in (
+        (frozen, "nothing was tuned in"),
+        (tmp_path / "nowhere", f"there is no run {tmp_path / 'nowhere'} to start from; choose another with --start"),
+        (shared_csv, "to start from; choose another with --start"),
+    ):
+        said = train(shared_csv, run, "--method", "simgcd", "--start", start)
+        assert said.code == 2 and words in said.complaint and not (run / "config.yaml").exists()
 
 
 @pytest.mark.parametrize("seed", range(3))
