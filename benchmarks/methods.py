@@ -64,6 +64,8 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=HERE / "methods.json")
     parser.add_argument("--page", type=Path, default=ROOT / "docs" / "methods.md")
     options = parser.parse_args()
+    if options.jobs < 1:
+        parser.error("--jobs must be 1 or more")
     wanted = options.methods.split(",") if options.methods else [m for m in METHODS if measured(m)]
     for name in wanted:
         require_method(name)

@@ -123,6 +123,17 @@ def test_all_levels_and_the_merge_to_k_are_those_of_the_slow_form(seed: int, spr
         assert groups(merged_to(points.double(), label, k)) == groups(slow_merge(rows, y, k))
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_many_joins_one_after_another_are_those_of_the_slow_form(seed: int) -> None:
+    """Points without clusters: after each join, links to and from the joined cluster turn elsewhere."""
+    rng = torch.Generator().manual_seed(seed)
+    points = torch.randn(60, 3, generator=rng, dtype=torch.float64)
+    points /= points.norm(dim=1, keepdim=True)
+    label = torch.where(torch.rand(60, generator=rng) < 0.2, torch.randint(0, 2, (60,), generator=rng), -1)
+    for k in (2, 7, 12):
+        assert groups(merged_to(points, label, k)) == groups(slow_merge(points.tolist(), label.tolist(), k))
+
+
 def test_the_limit_of_the_first_level_keeps_far_clusters_apart() -> None:
     """Four pairs: the nearest two of them are farther apart than the points of any pair, so that they stay four."""
     pairs = torch.tensor([[1.0, 0.00], [1.0, 0.01], [1.0, 0.05], [1.0, 0.06]])

@@ -221,12 +221,8 @@ def test_the_first_stage_keeps_its_own_published_values(preset: str, name: str) 
     whole = configuration.override(configuration.compose(preset, benchmark, method=name), given, "test")
     found = configuration.leaves(configuration.to_dict(first_config(whole, first)))
     own = configuration.leaves(configuration.to_dict(configuration.compose(preset, benchmark, method=first)))
-    run = {
-        "k": 7,
-        "seed": 3,
-        "backbone.tuned_blocks": 3,
-        "views.bank_views": 5,
-    }  # and no category is dropped on the way
+    # prune stays false: no category is dropped between the stages
+    run = {"k": 7, "seed": 3, "backbone.tuned_blocks": 3, "views.bank_views": 5}
     length = {"schedule.steps": whole.options.first.steps, "schedule.epochs": whole.options.first.epochs or 200}
     assert found == {**own, **run, **length}
 
