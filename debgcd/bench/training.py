@@ -25,7 +25,7 @@ from debgcd.bench.session import DataSet, Session, Shape, Work, silent
 from debgcd.data.loader import default_workers
 from debgcd.inference.infer import infer
 from debgcd.machine import cores
-from debgcd.model.backbone import CHUNK, Backbone
+from debgcd.model.backbone import Backbone, chunk_size
 from debgcd.progress import progress
 from debgcd.train.bank import open_bank
 
@@ -92,9 +92,10 @@ def measure_trunk(session: Session) -> list[Line]:
     for shape in session.shapes:
         with progress(f"trunk, {shape.name}") as report:
             trunk = ours(session, shape, TUNED_BLOCKS).network.backbone
-            bare = Products(products(shape, session.sizes.views.crop, shape.depth - TUNED_BLOCKS))
-            count = CHUNK * cores()  # the same amount for each core
-            images, empty = random_images(count, session.sizes.views.crop), random_images(count, 1)
+            size = session.sizes.views.crop
+            bare = Products(products(shape, size, shape.depth - TUNED_BLOCKS))
+            count = chunk_size(random_images(1, size)) * cores()  # one chunk for each core, on both sides
+            images, empty = random_images(count, size), random_images(count, 1)
             works = {
                 "ours": Work(lambda: trunk.trunk(images), count),  # noqa: B023 (called within this iteration)
                 "bare": Work(lambda: bare.trunk(empty), count),  # noqa: B023

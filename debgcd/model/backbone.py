@@ -17,7 +17,12 @@ from torch import Tensor, nn
 
 from debgcd.model.precision import Precision, autocast
 
-CHUNK = 16  # maximum number of images per batch and CPU core in the trunk
+CHUNK_PIXELS = 8 * 160**2  # of the images that a core takes through the trunk together
+
+
+def chunk_size(images: Tensor) -> int:
+    """The most images (N, 3, H, W) of a chunk: their maps should fit into the processor's caches."""
+    return max(1, CHUNK_PIXELS // (images.shape[2] * images.shape[3]))
 
 
 @dataclass(frozen=True)
@@ -64,7 +69,7 @@ class Backbone(nn.Module):
         # Small chunks fit into the CPU caches, and a core that works on its own chunk never waits for the others. This is
         # much faster than one large batch with every operation spread over all cores.
         cores = torch.get_num_threads()
-        rounds = -(-len(images) // (CHUNK * cores))
+        rounds = -(-len(images) // (chunk_size(images) * cores))
         chunks = images.tensor_split(max(1, min(rounds * cores, len(images))))  # the same number of chunks per core
         if len(chunks) == 1:
             return [self._frozen(images)]

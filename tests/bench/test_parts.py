@@ -36,7 +36,17 @@ def test_results_are_json_with_a_fixed_form(tmp_path: Path) -> None:
     shown: list[Any] = []
     results = run(toy(tmp_path), ["step"], shown.append)
     assert json.loads(json.dumps(results, allow_nan=False)) == results
-    assert set(results) == {"date", "processor", "cores", "threads", "trunk", "repeats", "versions", "lines"}
+    assert set(results) == {
+        "date",
+        "processor",
+        "instructions",
+        "cores",
+        "threads",
+        "trunk",
+        "repeats",
+        "versions",
+        "lines",
+    }
     assert results["trunk"] in ("float32", "bfloat16")
     assert {"python", "torch", "transformers", "pillow", "simplejpeg", "debgcd"} <= set(results["versions"])
     names = {"part", "what", "unit", "ours", "plain", "ratio", "at_least", "at_most", "computed", "note", "met"}

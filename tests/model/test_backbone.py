@@ -10,7 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from debgcd.model.backbone import CHUNK, Backbone, Identity
+from debgcd.model import backbone as backbones
+from debgcd.model.backbone import Backbone, Identity, chunk_size
+
+CHUNK = 16
 
 
 class Doubles(Backbone):
@@ -37,8 +40,9 @@ class Doubles(Backbone):
 
 
 @pytest.fixture(autouse=True)
-def _two_threads(one_thread: None) -> None:
+def _two_threads(one_thread: None, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.set_num_threads(2)  # the fixture sets it back
+    monkeypatch.setattr(backbones, "CHUNK_PIXELS", 4 * CHUNK)  # of the images of `grey`
 
 
 def grey(levels: Tensor) -> Tensor:
@@ -81,3 +85,11 @@ def test_a_trunk_that_fails_leaves_threads_as_they_were(place: int) -> None:
         Doubles().trunk(grey(levels))
     assert threads() == {2}
     assert threading.active_count() == before
+
+
+@pytest.mark.parametrize(("height", "width", "most"), [(2, 2, 16), (4, 4, 4), (4, 8, 2), (8, 8, 1), (9, 9, 1)])
+def test_a_chunk_has_fewer_images_the_larger_they_are(height: int, width: int, most: int) -> None:
+    backbone, images = Doubles(), torch.full((2 * 3 * most, 3, height, width), 10, dtype=torch.uint8)
+    assert chunk_size(images) == most
+    backbone.trunk(images)
+    assert [size for size, _ in backbone.together] == [most] * 6

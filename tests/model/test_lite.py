@@ -174,8 +174,11 @@ def test_gradients_are_the_same_with_and_without_padding_by_hand(published: dict
     torch.testing.assert_close(backbone.tail(tokens).detach(), without, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("count", [1, backbones.CHUNK, backbones.CHUNK + 1, 3 * backbones.CHUNK + 5])
-def test_the_trunk_in_chunks_and_threads_is_the_trunk(published: dict[str, Tensor], count: int) -> None:
+@pytest.mark.parametrize("count", [1, 16, 17, 53])
+def test_the_trunk_in_chunks_and_threads_is_the_trunk(
+    published: dict[str, Tensor], count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backbones, "CHUNK_PIXELS", 16 * 32 * 32)
     backbone, x = LiteBackbone(published, 4), images(count, (32, 32))
     torch.set_num_threads(2)  # the fixture sets it back
     tokens = backbone.trunk(x)
