@@ -16,6 +16,7 @@ import argparse
 import os
 import statistics
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -130,20 +131,27 @@ def key(each: Cell) -> str:
 
 
 def told(each: Cell) -> dict[str, Any]:
-    """Which run it was, its scores, and what it took from its reading to its evaluation: seconds of the processor, GB."""
+    """Which run it was, its scores, and what it took from its reading to its evaluation: see measured.py."""
     found, cost = result(each), cost_file(each.folder)
     facts_of_run = {"row": found.row, "set": found.set, "seed": found.seed, "k": found.k, "views": found.views}
-    took = read_json(cost) if cost.exists() else {"seconds": None, "memory": None}
+    took = read_json(cost) if cost.exists() else {"seconds": None, "memory": None, "machine": None}
     return {**facts_of_run, **found.unlabelled, **took}
 
 
 def write_page(page: Path, done: list[dict[str, Any]]) -> None:
-    """Replace the tables in the page: All and what it cost, the best mean first; then Old and New."""
+    """Replace the tables in the page: All and what it cost, the best mean first; then Old and New.
+
+    Seconds are those of the machine that timed most of the cells, since two machines cannot be compared.
+    """
     sets = [name for name in SETS if any(run["set"] == name for run in done)]
     found = {row: [run for run in done if run["row"] == row] for row in dict.fromkeys(run["row"] for run in done)}
 
+    timed = {(run["machine"], run["row"], run["set"]) for run in done if run["seconds"] is not None}
+    machine, _ = max(Counter(machine for machine, *_ in timed).items(), key=lambda item: item[1], default=("", 0))
+
     def of(row: str, name: str, what: str) -> list[float]:
-        return [run[what] for run in found[row] if run["set"] == name and run[what] is not None]
+        runs = [run for run in found[row] if run["set"] == name and (what != "seconds" or run["machine"] == machine)]
+        return [run[what] for run in runs if run[what] is not None]
 
     def means(row: str) -> list[float]:
         return [statistics.mean(values) for name in sets if (values := of(row, name, "all"))]
@@ -162,11 +170,10 @@ def write_page(page: Path, done: list[dict[str, Any]]) -> None:
             costs.append([f"{method.about.title}: unmeasured, needs a ViT", *["–"] * (2 * len(sets) + 2)])
     counts = sorted({len(of(row, name, "all")) for row in found for name in sets} - {0})
     seeds = "one seed" if counts == [1] else f"{' or '.join(map(str, counts))} seeds"
-    machine = facts()
     note = (
         f"Per cent of the unlabelled images, mean ± standard deviation over {seeds}; "
-        f"backbone lite0, preset small, two tuned blocks. s: seconds of one core of {machine['processor']} for a whole run, "
-        f"GB: its largest memory; last run {machine['date']}."
+        f"backbone lite0, preset small, two tuned blocks. s: seconds of one core of {machine} for a whole run, "
+        f"GB: its largest memory; last run {facts()['date']}."
     )
     titles = [SETS[name] for name in sets]
     head = ["All", *titles, "mean", *(f"{title}, s" for title in titles), "GB"]

@@ -79,6 +79,7 @@ def facts() -> dict[str, Any]:
     return {
         "date": datetime.date.today().isoformat(),
         "processor": processor(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),  # e.g. AVX2; in a cloud, one name stands for many processors
         "cores": cores(),
         "threads": torch.get_num_threads(),
         "versions": versions(),

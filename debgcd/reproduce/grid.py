@@ -202,7 +202,7 @@ def _children() -> Iterator[Start]:
         surroundings = {**os.environ, **({} if place is None else {"CUDA_VISIBLE_DEVICES": place})}
         surroundings |= ranks.surroundings(f"{cell.folder} {command[1]}")
         reason = ""
-        with open(cell.log if ranks.rank() == 0 else os.devnull, "ab") as log:
+        with open(cell.log if ranks.rank() == 0 else os.devnull, "ab", buffering=0) as log:  # to be read while it runs
             # A new session: Ctrl-C must reach the child only through this process, because a second signal would interrupt a step.
             child = subprocess.Popen(
                 [*program, *command[1:]],

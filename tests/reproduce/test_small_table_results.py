@@ -51,7 +51,9 @@ def test_the_page_has_a_row_per_method_the_best_mean_first(tmp_path: Path) -> No
         for seed, value in enumerate(all_of):
             for name in ("digits", "pets") if row != "XCon" else ("digits",):
                 run = {"run": f"{name}/{row}/{seed}", "row": row, "set": name, "seed": seed, "k": 10, "views": ""}
-                runs.append({**run, "all": value, "old": value, "new": value, "seconds": seconds, "memory": 1.25})
+                run |= {"seconds": seconds, "memory": 1.25, "machine": "a, AVX2"}
+                runs.append({**run, "all": value, "old": value, "new": value})
+    runs[0] |= {"seconds": 1.0, "machine": "b, AVX512"}  # times of another machine do not count
     methods.write_page(page, runs)
     text = page.read_text()
     assert text.startswith("before\n") and text.endswith("after\n") and "old\n" not in text
@@ -59,6 +61,7 @@ def test_the_page_has_a_row_per_method_the_best_mean_first(tmp_path: Path) -> No
     assert rows[2] == ["SimGCD", "75.0 ± 7.1", "75.0 ± 7.1", "75.0", "–", "–", "1.2"]  # not timed
     assert rows[3] == ["GCD", "61.0 ± 1.4", "61.0 ± 1.4", "61.0", "50", "50", "1.2"]
     assert rows[4] == ["XCon", "90.0", "–", "–", "10", "–", "1.2"]  # not measured on all sets: after those that are
+    assert "seconds of one core of a, AVX2 " in text
     assert rows[5][0] == "PromptCAL: unmeasured, needs a ViT" and set(rows[5][1:]) == {"–"}
 
 
