@@ -266,6 +266,14 @@ def test_the_quality_on_the_command_line(command: str, capsys: pytest.CaptureFix
     assert "preset: small, because quality best is one of its values" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("method", [name for name, method in METHODS.items() if method.trains])
+def test_the_kept_epoch_is_chosen_only_where_public_code_chooses_it_by_old_accuracy(method: str) -> None:
+    chosen = {"debgcd": 1, "detector": 1, "gcd": 1, "infosieve": 1, "xcon": 10}  # epochs between candidates
+    config = configuration.compose("released", method=method)
+    expected = ("best-old", chosen[method]) if method in chosen else ("last", 10)
+    assert (config.model_kept, config.run.eval_every) == expected
+
+
 @pytest.mark.parametrize("preset", VALUES)
 @pytest.mark.parametrize("method", ["mugcd", "sptnet", "simgcd"])
 def test_epochs_are_those_of_each_stage(method: str, preset: str) -> None:

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, linear
 
+LEAST_DENSITY = 0.01  # of the mean
+
 
 def centre_contrast(z: Tensor, centres: Tensor, used: Tensor, own: Tensor, temperature: float | Tensor) -> Tensor:
     """Each row finds its own centre among those in use; mean over the rows that have one.
@@ -28,7 +30,7 @@ def density_temperatures(points: Tensor, own: Tensor, centres: Tensor, mean: flo
     """Zhao et al. 2023, φ: a temperature of each cluster, lower the denser it is, with this mean: (C,).
 
     points: (N, d); own: (N,) in 0..C-1. The mean distance to the centre over log(n + 10); a cluster of one point or none
-    has the largest; clipped to the 10th and 90th percentile.
+    has the largest; clipped to the 10th and 90th percentile. Clusters of equal points have a hundredth of the mean, not 0.
     """
     distance = (points - centres[own]).norm(dim=1)
     count = torch.bincount(own, minlength=len(centres))
@@ -36,5 +38,5 @@ def density_temperatures(points: Tensor, own: Tensor, centres: Tensor, mean: flo
     density = sums / count.clamp_min(1) / (count.to(sums.dtype) + 10).log()
     density = torch.where(count > 1, density, torch.where(count > 1, density, 0.0).amax())
     limits = density.quantile(torch.tensor([0.1, 0.9], dtype=density.dtype, device=density.device))
-    density = density.clamp(limits[0], limits[1])
+    density = density.clamp(limits[0].clamp_min(LEAST_DENSITY * density.mean()), limits[1])
     return mean * density / density.mean() if float(density.mean()) > 0 else torch.full_like(density, mean)

@@ -37,7 +37,8 @@ def agreed(z: Tensor, queries: int, neighbours: int, quantile: float, valid: Ten
     place = ordered.numel() - above.sum() + quantile * (above.sum() - 1).clamp_min(0)  # as numpy: linear between two
     low = place.floor().long().clamp_max(ordered.numel() - 1)
     high = (low + 1).clamp_max(ordered.numel() - 1)
-    limit = ordered[low].lerp(ordered[high], (place - low).to(ordered.dtype))
+    below, above_it = ordered.index_select(0, torch.stack([low, high]))  # ordered[low] would wait for the device
+    limit = below.lerp(above_it, (place - low).to(ordered.dtype))
     return (spread > limit)[:queries, queries:] & valid[queries:]
 
 

@@ -125,10 +125,16 @@ class Context:
 
 @dataclass(frozen=True)
 class FirstStage:
-    """The first stage of a method with two; null in both lengths: as long as the second."""
+    """The first stage of a method with two, and the second one's share of steps that are auto."""
 
-    epochs: int | None = option(None, "passes over the data", 1, 10**6)
+    epochs: int | None = option(
+        None, "passes over the data; null here and in steps: those of the second stage", 1, 10**6
+    )
     steps: int | None = option(None, "a length in steps; before epochs", 1, 10**9)
+    times: float = option(
+        1.0, "factor applied to the second stage's steps, where the first has no length of its own", 1e-3, 1e3
+    )
+    second: float = option(1.0, "factor applied to the second stage's steps that are auto", 1e-3, 1e3)
     bank: Literal["auto", "on", "off"] | None = option(
         None, "its view bank, where the second stage can have none; null: the preset's"
     )

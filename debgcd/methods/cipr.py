@@ -17,9 +17,9 @@ from debgcd import losses
 from debgcd.cluster.snc import levels, merged_to
 from debgcd.methods.base import About, Batch, Context, Loss
 from debgcd.methods.gcd import GCD, GCDHeads
-from debgcd.methods.kmeans import KMeansOptions, fit_distances, known_first
+from debgcd.methods.kmeans import fit_distances, known_first
 from debgcd.model.network import Network
-from debgcd.options import option
+from debgcd.options import Options, option
 from debgcd.schedules import Progress
 
 
@@ -34,7 +34,7 @@ class CiPRObjective:
 
 
 @dataclass(frozen=True)
-class CiPROptions(KMeansOptions):
+class CiPROptions(Options):
     heads: GCDHeads = GCDHeads()
     cipr: CiPRObjective = CiPRObjective()
 

@@ -25,7 +25,7 @@ from debgcd.schedules import Progress
 
 @dataclass(frozen=True)
 class InfoSieveObjective:
-    """L = L_in + α L_code + ζ L_code_cond + η L_cat + δ L_length + μ L_mask_cond; all weights are the public code's."""
+    """L = L_in + β L_code + ζ L_code_cond + η L_cat + δ L_length + μ L_mask_cond; all weights are the public code's."""
 
     smoothing: float = option(
         0.5, "of InfoNCE's target: 1 for CUB, 0.5 for other fine-grained sets, 0.1 for generic", 0, 1
@@ -35,7 +35,7 @@ class InfoSieveObjective:
     age: float = option(
         20.0, "steepness of the codes' tanh at the end, from 0.1: it grows by 0.1 per epoch of 200", 0.1, 1e4
     )
-    code_weight: float = option(1.0, "α", 0, 1e6)
+    code_weight: float = option(1.0, "β", 0, 1e6)
     code_condition_weight: float = option(0.01, "ζ", 0, 1e6)
     category_weight: float = option(0.01, "η", 0, 1e6)
     length_weight: float = option(0.1, "δ", 0, 1e6)
@@ -126,7 +126,8 @@ class InfoSieve(GCD):
     def _contrasts(self, alone: Tensor, together: Tensor, batch: Batch, guess: Tensor, relative: bool) -> Tensor:
         """(1 − λ) · InfoNCE on `alone` + λ · the mean of both supervised contrasts on `together`: (2B, d) each."""
         options = self.options.baseline
-        apart, all_rows, own = (losses.nearness(x, relative) for x in (alone, together, together[batch.labelled]))
+        apart, own = (losses.nearness(x, relative) for x in (alone, together[batch.labelled]))
+        all_rows = apart if alone is together else losses.nearness(together, relative)
         nce = losses.smoothed_nce(apart, self.options.infosieve.smoothing, options.unlabelled_temperature)
         supervised = losses.near_contrastive(own, batch.y, options.labelled_temperature)
         supervised = (supervised + losses.near_contrastive(all_rows, guess, options.labelled_temperature)) / 2

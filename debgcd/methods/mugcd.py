@@ -1,7 +1,7 @@
 """μGCD (Vaze et al. 2023): a student learns strong views from the moving average of itself, which sees weak ones.
 
-No training code is public. Taken from the paper: losses, momentum, two stages. The first stage is a GCD run, or the one that
-`train --start RUN` names; its clusters become the prototypes if there are as many. Open, and filled with SimGCD's values:
+No training code is public. From a summary of the paper: losses, momentum, two stages. The first stage is a GCD run, or the one
+that `train --start RUN` names; its clusters become the prototypes if there are as many, with every preset. Open, and filled with SimGCD's values:
 temperatures, ε, schedule. The strong view is a usual one (random resized crop, colours, grey). The student answers.
 """
 

@@ -1,7 +1,7 @@
 """OpenCon (Sun & Li 2023): three contrasts, the third among images that look new, with prototypes as their teachers.
 
-Losses, heads and weights follow the public code (ResNet from SimCLR); backbone, batches and schedule are those of all methods
-here. Prototypes follow the projected features and never a gradient; the nearest one is the answer.
+Losses, heads and weights follow the public code (ResNet from SimCLR); backbone and batches are those of all methods here.
+Prototypes follow the projected features and never a gradient; the nearest one is the answer.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from debgcd.data.draws import stream_seed
 from debgcd.methods.base import About, Batch, Context, Loss, Method, head_weight
 from debgcd.methods.simgcd import WarmStart, warm_prototypes
 from debgcd.model.heads import Projection
-from debgcd.model.network import Network, Output
+from debgcd.model.network import Network
 from debgcd.options import Options, option
 from debgcd.schedules import Progress
 
@@ -90,14 +90,16 @@ class OpenCon(Method):
         weight = head_weight(context.network, "classifier")
         if "classifier" in context.given:
             return
+        generator = torch.Generator().manual_seed(stream_seed(self.config.seed, "opencon") % 2**63)
+        found = torch.randn(weight.shape, generator=generator).to(weight)
         if self.options.heads.warm_start:
             features = context.features()
             nearest = linear(normalize(features, dim=1), warm_prototypes(self, context)).argmax(1)
             z = context.network.from_feature(features, ("projection",))["projection"]
-            found = torch.zeros_like(weight).index_add_(0, nearest, z)
-        else:
-            generator = torch.Generator().manual_seed(stream_seed(self.config.seed, "opencon") % 2**63)
-            found = torch.randn(weight.shape, generator=generator).to(weight)
+            sums = torch.zeros_like(weight).index_add_(0, nearest, z)
+            found = torch.where(
+                sums.any(1, keepdim=True), sums, found
+            )  # a category that is nearest to no image stays random
         weight.copy_(normalize(found, dim=1))
 
     def loss(self, network: Network, batch: Batch, progress: Progress) -> Loss:
@@ -128,6 +130,3 @@ class OpenCon(Method):
 
     def stepped(self, network: Network, progress: Progress) -> None:
         head_weight(network, "classifier").copy_(network.get_buffer("memory.moved"))
-
-    def scores(self, output: Output) -> dict[str, Tensor]:
-        return {"gcd": (output["classifier"] / 0.1).softmax(1)}

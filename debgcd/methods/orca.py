@@ -1,7 +1,7 @@
 """ORCA (Cao et al. 2022): known classes wait for the new ones, and images with their neighbours fall into one category.
 
-From the paper and the public code (ResNet-18 from SimCLR) the losses are taken; backbone, views, batches and schedule are
-those of all methods here, as in the GCD authors' comparison.
+From the paper and the public code (ResNet-18 from SimCLR) the losses are taken; backbone, views and the half of a batch that is
+labelled are those of all methods here, as in the GCD authors' comparison.
 """
 
 from __future__ import annotations

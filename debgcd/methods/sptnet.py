@@ -4,7 +4,7 @@ Written from descriptions of the paper; no public code was used. The first stage
 what learns: the prompts (a frame around each patch, a border around the image), or the tail and the heads. One view is the
 plain image, the other has the prompts; the loss is SimGCD's. The trunk's tokens change with the prompts, so there is no view
 bank. Open, and decided here: prompts start at zero, are added to normalised pixels, and are there at inference too; their
-learning rate is a multiple of the network's and has no warm-up of its own.
+learning rate is a multiple of the tail's and has no warm-up of its own.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class PromptOptions:
 
     patch: int | None = option(None, "side of a patch; null: the ViT's own, and 16 for a CNN", 1, 4096)
     frame: int = option(1, "width of the frame around each patch, as published", 0, 4096)
-    border: int = option(30, "width of the border, as published; 0 for CIFAR", 0, 4096)
+    border: int = option(30, "width of the border of an image of 224 px, as published; 0 for CIFAR", 0, 4096)
     period: int = option(20, "steps before the other part learns, as published", 1, 10**6)
-    rate: float = option(500.0, "learning rate as a multiple of the network's: 25 / 0.05, as published for CUB", 0, 1e9)
+    rate: float = option(500.0, "learning rate as a multiple of the tail's: 25 / 0.05, as published for CUB", 0, 1e9)
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,8 @@ class SPTNet(SimGCD):
 
         how: PromptOptions = config.options.prompts
         own = backbone.patch if isinstance(backbone, VitBackbone) else 16
-        prompts = PixelPrompts(config.views.crop, how.patch or own, how.frame, how.border, how.rate)
+        border = round(how.border * config.views.crop / 224)
+        prompts = PixelPrompts(config.views.crop, how.patch or own, how.frame, border, how.rate)
         return Prompted(backbone, prompts)
 
     def _prompts_learn(self, progress: Progress) -> bool:

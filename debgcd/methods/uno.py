@@ -105,12 +105,13 @@ class UNO(Method):
         return memory
 
     def epoch(self, context: Context, progress: Progress) -> None:
-        self.settle(context)
         context.network.get_buffer("memory.sums").zero_()
 
-    def settle(self, context: Context) -> None:
-        network = context.network
-        network.get_buffer("heads.classifier.best").copy_(network.get_buffer("memory.sums").argmin())
+    def stepped(self, network: Network, progress: Progress) -> None:
+        """The best head is the last whole epoch's; before there is one, the best so far."""
+        done = progress.step + 1
+        if done <= progress.steps_per_epoch or done % progress.steps_per_epoch == 0:
+            network.get_buffer("heads.classifier.best").copy_(network.get_buffer("memory.sums").argmin())
 
     def loss(self, network: Network, batch: Batch, progress: Progress) -> Loss:
         said = network(batch.tokens)["heads"].transpose(0, 1)  # (H, 4B, columns)

@@ -21,7 +21,7 @@ from debgcd.data.crop import Picture
 from debgcd.data.decode import Unusable, short_side
 from debgcd.data.manifest import Manifest
 from debgcd.data.sampler import Draws
-from debgcd.methods import create
+from debgcd.methods import METHODS, create
 from debgcd.methods.base import Batch, Method, Sizes
 from debgcd.model.backbone import Backbone
 from debgcd.model.lite import VARIANTS
@@ -50,6 +50,7 @@ def settle(config: Config, paths: Sequence[Picture]) -> Config:
     if schedule.steps == "auto":
         steps = max(LEAST, PER_IMAGE * len(paths))
         steps = schedule.steps_times * (min(steps, MOST) if alone else steps)
+        steps *= config.options.first.second if METHODS[config.method].first else 1
         schedule = replace(schedule, steps=max(1, round(steps)))
     if views.size == "auto":
         views = replace(views, size=_size(config, paths, alone))

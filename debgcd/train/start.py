@@ -248,10 +248,10 @@ def first_config(config: Config, first: str) -> Config:
     values = configuration.without(configuration.to_dict(config), dropped)
     given: FirstStage = config.options.first
     alike = given.steps is None and given.epochs is None
-    values["schedule"] |= {
-        "steps": config.schedule.steps if alike else given.steps,
-        "epochs": given.epochs or config.schedule.epochs,
-    }
+    steps = config.schedule.steps if alike else given.steps
+    if alike and isinstance(steps, int):
+        steps = max(1, round(given.times * steps))
+    values["schedule"] |= {"steps": steps, "epochs": given.epochs or config.schedule.epochs}
     values["prune"] = False  # the second stage goes on with all categories
     if METHODS[config.method].cut.early:  # the second stage cannot have a bank, the first one can
         del values["views"]["bank"], values["run"]["image_cache"]

@@ -76,6 +76,18 @@ def test_density_temperatures(seed: int):
     assert found.tolist() == pytest.approx(expected, rel=1e-9) and found.mean().item() == pytest.approx(0.7)
 
 
+def test_clusters_of_equal_points_have_a_temperature_above_zero():
+    """Two of four: their density and the 10th percentile are 0, and a cosine over 0 would be infinite."""
+    own = torch.arange(40) % 4
+    points = torch.eye(4).double()[own]
+    points[own < 2] += 0.1 * torch.randn(20, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found = losses.density_temperatures(points, own, torch.eye(4).double(), 0.7)
+    assert found.mean().item() == pytest.approx(0.7)
+    assert (found[2:] == found[2]).all() and 0 < found[2] < found[:2].min() / 50
+    assert losses.centre_contrast(points, torch.eye(4).double(), torch.tensor(4), own, found).isfinite()
+    assert (losses.density_temperatures(torch.eye(4)[own], own, torch.eye(4), 0.7) == 0.7).all()
+
+
 @pytest.mark.parametrize("share", [0.2, 0.5])
 @pytest.mark.parametrize("seed", range(6))
 def test_agreed_neighbours(seed: int, share: float):

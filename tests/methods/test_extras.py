@@ -20,7 +20,7 @@ IMAGES = 6
 
 
 def gradients(method_name: str, **values: float) -> tuple[Any, dict[str, Tensor], dict[str, Any]]:
-    views = {"mugcd": 2}.get(method_name, 2)
+    views = 2
     network, method = made(config(method=method_name, extras=values), IMAGES)
     network.double()
     features = torch.randn(IMAGES, 8, generator=torch.Generator().manual_seed(5)).double()

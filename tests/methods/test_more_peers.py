@@ -146,8 +146,11 @@ def test_the_total_of_infosieve(seed: int) -> None:
     network.get_buffer("memory.guess").copy_(torch.tensor(guess))
     network.get_buffer("heads.projection.age").fill_(3.0)
     network.get_buffer("heads.projection.weight").copy_(1.5 ** -torch.arange(4))
-    z, code, mask, category = network(some.tokens)["projection"].split([4, 4, 4, KNOWN], 1)
-    weight = network.get_buffer("heads.projection.weight")
+    sieve, weight = network.heads["projection"], network.get_buffer("heads.projection.weight")
+    z = network(some.tokens)["projection"][:, :4]
+    code = (3 * sieve.code(z)).tanh()
+    mask = ((sieve.mask(z) + 0.25).tanh() + 1) / 2
+    category = sieve.category(torch.stack([mask[:, i] * code[:, i] / 1.5**i for i in range(4)], 1))
 
     def contrasts(alone: Tensor, together: Tensor, relative: bool) -> float:
         apart, near = (oracles_memory.nearness(rows.tolist(), relative) for rows in (alone, together))
@@ -368,9 +371,10 @@ def test_gpc_finds_as_many_categories_as_there_are_gaussians() -> None:
     assert len(set(zip(said.tolist(), truth.tolist(), strict=True))) == 6 and (said == truth)[truth < KNOWN].all()
 
 
-@pytest.mark.parametrize("name", ["rankstats", "xcon", "opencon", "infosieve", "cipr", "dccl", "gpc"])
+@pytest.mark.parametrize("name", ["rankstats", "xcon", "opencon", "infosieve", "cipr", "dccl", "gpc", "promptcal"])
 def test_a_step_of_these_never_waits(name: str) -> None:
-    network, method, *_ = prepared(name, 0)
+    stage = {"promptcal": {"first_share": 0.1, "memory": 40}} if name == "promptcal" else {}  # then in its second stage
+    network, method, *_ = prepared(name, 0, **stage)
     network.to("meta")
     numbers = np.arange(IMAGES)
     with Watch() as watch:
@@ -379,7 +383,7 @@ def test_a_step_of_these_never_waits(name: str) -> None:
         found = method.loss(network, some, at(0.5))
         found.total.backward()
         method.stepped(network, at(0.5))
-    assert watch.uploads == 1
+    assert watch.uploads == (3 if name == "promptcal" else 1)  # also its random numbers, for each half of the feature
 
 
 def test_every_method_says_what_it_is() -> None:
@@ -387,6 +391,57 @@ def test_every_method_says_what_it_is() -> None:
         about = method.about
         assert 2007 <= about.year <= 2026 and about.title and about.venue and len(about.idea) < 90, name
         assert method.first is None or method.first in METHODS
+
+
+def clouds(count: int, scale: float, noise: float = 0.1) -> tuple[Tensor, Tensor]:
+    """20 points around each of so many directions, and the number of each point's cloud, in turns."""
+    truth = torch.arange(20 * count) % count
+    rng = torch.Generator().manual_seed(1)
+    return scale * torch.eye(WIDTH)[truth] + noise * torch.randn(20 * count, WIDTH, generator=rng), truth
+
+
+def test_dccl_before_an_epoch() -> None:
+    """Clusters are the clouds, and centres the means of unit-length features, of unit length; the others are not in use."""
+    features, truth = clouds(4, 3.0)
+    chosen = config(method="dccl", heads={"projection_width": 4, "projection_prototypes": 0})
+    method = METHODS["dccl"](chosen, Sizes(WIDTH, K, KNOWN, len(truth)))
+    network = build(method, Little())
+    label = torch.where((truth < KNOWN) & (torch.arange(len(truth)) < 40), truth, -1)
+    with torch.no_grad():
+        method.epoch(context(network, lambda: features, label), at(0.0))
+    cluster, centres = network.get_buffer("memory.cluster"), network.get_buffer("memory.centres")
+    assert int(network.get_buffer("memory.count")) == 4
+    assert len(set(zip(cluster.tolist(), truth.tolist(), strict=True))) == 4
+    for i in range(4):
+        mean = sum(row / row.norm() for row in features[cluster == i]) / 20
+        torch.testing.assert_close(centres[i], mean / mean.norm())
+    assert len(centres) > 4 and not centres[4:].any()
+
+
+@pytest.mark.parametrize("level", [None, 0, 1, 9])
+def test_cipr_before_an_epoch(level: int | None) -> None:
+    """Clusters of the asked level, by default 1, or of the last one; here that has the clouds, and level 0 parts of them."""
+    features, truth = clouds(4, 3.0, 0.5)
+    chosen = config(method="cipr", cipr={} if level is None else {"level": level}, heads={"projection_width": 4})
+    method = METHODS["cipr"](chosen, Sizes(WIDTH, K, KNOWN, len(truth)))
+    network = build(method, Little())
+    with torch.no_grad():
+        method.epoch(context(network, lambda: features, torch.full_like(truth, -1)), at(0.0))
+    cluster = network.get_buffer("memory.cluster").tolist()
+    assert len(set(zip(cluster, truth.tolist(), strict=True))) == len(set(cluster))
+    assert len(set(cluster)) > 4 if level == 0 else len(set(cluster)) == 4
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_every_prototype_of_opencon_has_a_direction(groups: int) -> None:
+    """Also of a category that is nearest to no image, because features are equal."""
+    features = torch.eye(WIDTH)[torch.arange(IMAGES) % groups]
+    network, method = made(config("small", method="opencon", heads={"projection_width": 4}), IMAGES)
+    with torch.no_grad():
+        method.begin(context(network, lambda: features, random_labels(IMAGES)))
+    weight = network.heads["classifier"].weight
+    torch.testing.assert_close(weight.norm(dim=1), torch.ones(K))
+    assert len(weight.unique(dim=0)) == K
 
 
 def test_ciprs_first_categories_are_the_known_classes() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import oracles
@@ -22,6 +23,8 @@ from debgcd.methods import METHODS
 from debgcd.methods.base import Batch
 from debgcd.methods.uno import UNOHeads
 from debgcd.model.network import Teacher
+from debgcd.schedules import Progress
+from debgcd.train.quality import settle
 from debgcd.train.start import first_config
 
 IMAGES = 6
@@ -108,12 +111,13 @@ def test_the_head_with_the_lowest_loss_answers() -> None:
     assert isinstance(heads, UNOHeads)
     feature = torch.randn(4, network.backbone.width, generator=torch.Generator().manual_seed(0))
     where = context(network, lambda: feature, random_labels(4))
-    for best in (2, 0, 1):
+    # (step, the head with the lowest sum, the head that answers): an epoch of five steps, a second one, and a part of a third
+    for step, lowest, best in ((0, 2, 2), (3, 0, 0), (4, 1, 1), (5, 2, 1), (8, 0, 1), (9, 2, 2), (10, 0, 2)):
         sums = network.get_buffer("memory.sums")
         sums.copy_(torch.tensor([2.0, 2.0, 2.0]))
-        sums[best] = 1.0
+        sums[lowest] = 1.0
         with torch.no_grad():
-            method.settle(where)
+            method.stepped(network, Progress(step, 11, 5))
             answer = network.from_feature(feature, method.answers)["classifier"]
             torch.testing.assert_close(answer, heads(feature)[:, best, :K])
             assert torch.equal(
@@ -121,7 +125,7 @@ def test_the_head_with_the_lowest_loss_answers() -> None:
             )
     with torch.no_grad():
         method.epoch(where, at(0.0))
-    assert not network.get_buffer("memory.sums").any() and int(network.get_buffer("heads.classifier.best")) == 1
+    assert not network.get_buffer("memory.sums").any() and int(network.get_buffer("heads.classifier.best")) == 2
 
 
 def test_unused_categories_of_uno_are_dropped() -> None:
@@ -223,8 +227,26 @@ def test_the_first_stage_keeps_its_own_published_values(preset: str, name: str) 
     own = configuration.leaves(configuration.to_dict(configuration.compose(preset, benchmark, method=first)))
     # prune stays false: no category is dropped between the stages
     run = {"k": 7, "seed": 3, "backbone.tuned_blocks": 3, "views.bank_views": 5}
-    length = {"schedule.steps": whole.options.first.steps, "schedule.epochs": whole.options.first.epochs or 200}
+    length = {"schedule.epochs": whole.options.first.epochs or 200}
+    length |= {"schedule.steps": "auto"} if preset == "small" else {"schedule.steps": None}
     assert found == {**own, **run, **length}
+
+
+@pytest.mark.parametrize(
+    ("name", "images", "first", "second"),
+    [("mugcd", 2000, 150, 150), ("mugcd", 10**4, 750, 750), ("sptnet", 2000, 300, 20), ("sptnet", 10**4, 1500, 100)],
+)
+@pytest.mark.parametrize(("quality", "times"), [(None, 1), ("fast", 0.5), ("best", 2)])
+def test_two_stages_of_small_grow_with_the_data_and_the_quality(
+    name: str, images: int, first: int, second: int, quality: str | None, times: float
+) -> None:
+    asked = configuration.compose("small", method=name, quality=quality)
+    whole = settle(replace(asked, views=replace(asked.views, size=96)), [Path("x.png")] * images)
+    kind = METHODS[name].first
+    assert kind is not None
+    assert whole.schedule.steps == times * second
+    assert first_config(whole, kind).schedule.steps == times * first
+    assert first_config(replace(whole, schedule=replace(whole.schedule, steps=None)), kind).schedule.steps is None
 
 
 @pytest.mark.parametrize("bank", ["auto", "on", "off"])

@@ -81,7 +81,7 @@ def test_check_tells_both_stages(command: Train, shared_folder: Path, tmp_path: 
     assert [plan["first"] for plan in plans.values()] == [None, ["simgcd", 4], ["gcd", 4]]
     assert plans["sptnet"]["bank_bytes"] == plans["simgcd"]["bank_bytes"] > 0
     words = ("check", shared_folder, "--method", "sptnet", *small, "--cache", tmp_path / "cache")
-    assert " 20 steps of 24 images each, after 300 steps of simgcd\n" in command(*words).out
+    assert " 4 steps of 24 images each, after 60 steps of simgcd\n" in command(*words).out
     assert json.loads(command(*words, "--bank", "off", "--json").out)["plan"]["bank_bytes"] == 0
 
 

@@ -585,7 +585,9 @@ def test_the_best_model_of_uno_answers_with_the_head_it_was_chosen_with(
     assert train(shared_csv, tmp_path / "run", "--method", "uno", "--seed", seed, **settings).code == 0
     (kept,) = (tmp_path / "run" / "checkpoints" / "best").iterdir()
     best, model = load_file(kept / "state.safetensors"), tensors(tmp_path / "run")
-    assert int(model["heads.classifier.best"]) == int(best["memory.sums"].argmin())
+    assert (
+        int(model["heads.classifier.best"]) == int(best["heads.classifier.best"]) == int(best["memory.sums"].argmin())
+    )
 
 
 def test_names_with_odd_line_breaks_are_resumed(
