@@ -40,6 +40,7 @@ from debgcd.train.start import first_config  # noqa: E402
 ROOT = HERE.parent
 SETS = {"digits": "digits", "cifar10": "CIFAR-10", "pets": "Pets", "cub": "CUB-50"}
 CLASSES, IMAGES = 50, 2000
+REFERENCE = "DebGCD"
 EXTRAS: dict[str, dict[str, float]] = {
     "BIA": {"bia_weight": 0.004},
     "EAGC": {"eagc_align": 0.7, "eagc_project": 0.5},
@@ -139,13 +140,14 @@ def told(each: Cell) -> dict[str, Any]:
 
 
 def write_page(page: Path, done: list[dict[str, Any]]) -> None:
-    """Replace the tables in the page: All and what it cost, the best mean first; then Old and New.
+    """Replace the tables in the page: All, the best first; then Old, New and AUROC; then what a run costs.
 
-    Seconds are those of the machine that timed most of the cells, since two machines cannot be compared.
+    The order is that of the difference from DebGCD over the same sets and seeds, since rows may have other ones. Seconds are
+    those of the machine that timed most cells: two machines cannot be compared.
     """
     sets = [name for name in SETS if any(run["set"] == name for run in done)]
     found = {row: [run for run in done if run["row"] == row] for row in dict.fromkeys(run["row"] for run in done)}
-
+    best = {(run["set"], run["seed"]): run["all"] for run in done if run["row"] == REFERENCE}
     timed = {(run["machine"], run["row"], run["set"]) for run in done if run["seconds"] is not None}
     machine, _ = max(Counter(machine for machine, *_ in timed).items(), key=lambda item: item[1], default=("", 0))
 
@@ -153,36 +155,58 @@ def write_page(page: Path, done: list[dict[str, Any]]) -> None:
         runs = [run for run in found[row] if run["set"] == name and (what != "seconds" or run["machine"] == machine)]
         return [run[what] for run in runs if run[what] is not None]
 
-    def means(row: str) -> list[float]:
-        return [statistics.mean(values) for name in sets if (values := of(row, name, "all"))]
+    def over_sets(values: list[list[float]]) -> float | None:
+        """The mean over the sets of the means over the seeds; None where a set is missing."""
+        return statistics.mean(map(statistics.mean, values)) if values and all(values) else None
 
-    costs, kinds = [], []
-    for row in sorted(found, key=lambda row: (-len(means(row)), -statistics.mean(means(row)))):
-        times = [of(row, name, "seconds") for name in sets]
-        memory = [run["memory"] for run in found[row] if run["memory"] is not None]
-        cells = [shown(of(row, name, "all")) for name in sets]
-        cells += [f"{statistics.mean(means(row)):.1f}" if len(means(row)) == len(sets) else "–"]
-        cells += [f"{statistics.mean(each):.0f}" if each else "–" for each in times]
-        costs.append([row, *cells, f"{max(memory):.1f}" if memory else "–"])
-        kinds.append([row, *(shown(of(row, name, what)) for name in sets for what in ("old", "new"))])
+    def behind(row: str) -> float | None:
+        """How far the row is ahead of DebGCD, over the sets and seeds that both have."""
+        runs = [run for run in found[row] if (run["set"], run["seed"]) in best]
+        pairs = [[run["all"] - best[name, run["seed"]] for run in runs if run["set"] == name] for name in sets]
+        return over_sets(pairs)
+
+    place = {row: (behind(row), over_sets([of(row, name, "all") for name in sets])) for row in found}
+    rows = sorted(found, key=lambda row: [-float("-inf" if each is None else each) for each in place[row]])
+    titles = [SETS[name] for name in sets]
+    accuracy = [
+        [row, *(shown(of(row, name, "all")) for name in sets), number(place[row][1]), signed(place[row][0]), seeds]
+        for row in rows
+        if (seeds := "–".join(dict.fromkeys(map(str, sorted(len(of(row, name, "all")) for name in sets)))))
+    ]
     for method in METHODS.values():
         if method.needs_vit:
-            costs.append([f"{method.about.title}: unmeasured, needs a ViT", *["–"] * (2 * len(sets) + 2)])
-    counts = sorted({len(of(row, name, "all")) for row in found for name in sets} - {0})
-    seeds = "one seed" if counts == [1] else f"{' or '.join(map(str, counts))} seeds"
-    note = (
-        f"Per cent of the unlabelled images, mean ± standard deviation over {seeds}; "
-        f"backbone lite0, preset small, two tuned blocks. s: seconds of one core of {machine} for a whole run, "
-        f"GB: its largest memory; last run {facts()['date']}."
-    )
-    titles = [SETS[name] for name in sets]
-    head = ["All", *titles, "mean", *(f"{title}, s" for title in titles), "GB"]
+            accuracy.append([f"{method.about.title}: unmeasured, needs a ViT", *["–"] * (len(sets) + 3)])
+    kinds = [
+        [
+            row,
+            *(shown(of(row, name, what)) for name in sets for what in ("old", "new")),
+            number(over_sets([of(row, name, "auroc") for name in sets])),
+        ]
+        for row in rows
+    ]
+    costs = [
+        [row, *(number(over_sets([of(row, name, "seconds")]), 0) for name in sets), number(max(memory, default=None))]
+        for row in rows
+        if (memory := [run["memory"] for run in found[row] if run["memory"] is not None]) is not None
+    ]
     parts = [
-        markdown(head, costs),
-        note,
-        markdown(["Old, New", *(f"{title} {what}" for title in titles for what in ("Old", "New"))], kinds),
+        markdown(["All", *titles, "mean", f"minus {REFERENCE}", "seeds"], accuracy),
+        "Per cent of the unlabelled images in the right category, mean ± standard deviation over the seeds; backbone lite0, preset "
+        f"small, two tuned blocks. minus {REFERENCE}: over the same seeds of each set. Last run {facts()['date']}.",
+        markdown(["Old, New", *(f"{title} {what}" for title in titles for what in ("Old", "New")), "AUROC"], kinds),
+        "AUROC: of the novelty score, where a method has one; the mean over the sets.",
+        markdown(["CPU seconds", *titles, "GB"], costs),
+        f"Of a whole run on one core of {machine}; – also where another processor timed it. GB: the largest memory of any run.",
     ]
     write_between(page, "benchmarks/methods.py", "\n\n".join(parts) if done else "Not measured yet.")
+
+
+def number(value: float | None, digits: int = 1) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def signed(value: float | None) -> str:
+    return "–" if value is None else f"{round(value, 1) + 0.0:+.1f}".replace("-", "−")
 
 
 def shown(values: list[float]) -> str:

@@ -41,28 +41,48 @@ def test_a_run_is_another_one_if_its_first_stage_has_other_values(
     assert methods.key(each) != before
 
 
-def test_the_page_has_a_row_per_method_the_best_mean_first(tmp_path: Path) -> None:
+def test_the_page_has_a_row_per_method_in_the_order_of_what_they_are_over_the_same_seeds(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
         "before\n<!-- written by benchmarks/methods.py -->\nold\n<!-- end of benchmarks/methods.py -->\nafter\n"
     )
-    runs = []
-    for row, all_of, seconds in (("GCD", (60.0, 62.0), 50.0), ("SimGCD", (70.0, 80.0), None), ("XCon", (90.0,), 10.0)):
+    runs: list[dict[str, Any]] = []
+    both, digits = ("digits", "pets"), ("digits",)
+    for row, all_of, sets, seconds in (
+        ("GCD", (70.0, 72.0), both, 50.0),  # the seeds that DebGCD finds easy
+        ("DebGCD", (80.0, 82.0, 66.0), both, None),
+        ("SimGCD", (79.0, 81.0, 65.0), both, 60.0),
+        ("XCon", (90.0,), digits, 10.0),
+    ):
         for seed, value in enumerate(all_of):
-            for name in ("digits", "pets") if row != "XCon" else ("digits",):
+            for name in sets:
                 run = {"run": f"{name}/{row}/{seed}", "row": row, "set": name, "seed": seed, "k": 10, "views": ""}
-                run |= {"seconds": seconds, "memory": 1.25, "machine": "a, AVX2"}
-                runs.append({**run, "all": value, "old": value, "new": value})
+                run |= {"seconds": seconds, "memory": 1.25 + seed, "machine": seconds and "a, AVX2", "auroc": None}
+                runs.append({**run, "all": value, "old": value + 1, "new": value - 1})
     runs[0] |= {"seconds": 1.0, "machine": "b, AVX512"}  # times of another machine do not count
+    for run in runs:
+        run["auroc"] = run["all"] + 10 if run["row"] == "DebGCD" else None
     methods.write_page(page, runs)
     text = page.read_text()
     assert text.startswith("before\n") and text.endswith("after\n") and "old\n" not in text
     rows = [[part.strip() for part in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
-    assert rows[2] == ["SimGCD", "75.0 ± 7.1", "75.0 ± 7.1", "75.0", "–", "–", "1.2"]  # not timed
-    assert rows[3] == ["GCD", "61.0 ± 1.4", "61.0 ± 1.4", "61.0", "50", "50", "1.2"]
-    assert rows[4] == ["XCon", "90.0", "–", "–", "10", "–", "1.2"]  # not measured on all sets: after those that are
-    assert "seconds of one core of a, AVX2 " in text
-    assert rows[5][0] == "PromptCAL: unmeasured, needs a ViT" and set(rows[5][1:]) == {"–"}
+    named = [row for row in rows if not row[0].startswith("-")]
+    titles = ["DebGCD", "SimGCD", "GCD", "XCon"]
+    first = ["All", *titles, "PromptCAL: unmeasured, needs a ViT"]
+    assert [row[0] for row in named] == [*first, "Old, New", *titles, "CPU seconds", *titles]
+    assert named[1] == ["DebGCD", "76.0 ± 8.7", "76.0 ± 8.7", "76.0", "+0.0", "3"]
+    assert named[2] == ["SimGCD", "75.0 ± 8.7", "75.0 ± 8.7", "75.0", "−1.0", "3"]
+    assert named[3] == ["GCD", "71.0 ± 1.4", "71.0 ± 1.4", "71.0", "−10.0", "2"]
+    assert named[4] == ["XCon", "90.0", "–", "–", "–", "0–1"]  # not measured on all sets: after those that are
+    assert set(named[5][1:]) == {"–"}
+    assert named[7] == ["DebGCD", *["77.0 ± 8.7", "75.0 ± 8.7"] * 2, "86.0"] and named[8][-1] == "–"
+    assert named[12:] == [
+        ["DebGCD", "–", "–", "3.2"],
+        ["SimGCD", "60", "60", "3.2"],
+        ["GCD", "50", "50", "2.2"],
+        ["XCon", "10", "–", "1.2"],
+    ]
+    assert "on one core of a, AVX2;" in text
 
 
 @pytest.mark.parametrize("name", ["digits", "cifar10", "pets", "cub"])
