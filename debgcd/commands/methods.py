@@ -24,7 +24,7 @@ def methods(options: argparse.Namespace) -> None:
         about = method.about
         needs = [] if method.finds_k else ["K"]
         needs += ["a ViT"] if method.needs_vit else []
-        needs += [f"first {method.first}"] if method.first else []
+        needs += [f"first stage {method.first}"] if method.first else []
         needs += [f"package {method.package}"] if method.package else []
         bank = "no" if method.cut.early else "yes" if method.trains else "–"
         rows.append([name, str(about.year), about.venue, ", ".join(needs), bank, *_figures(about.title), about.idea])

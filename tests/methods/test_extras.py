@@ -171,7 +171,7 @@ def test_methods_are_listed_with_the_papers_figures(command: Any) -> None:
         about = method.about
         assert str(about.year) in rows[name] and about.venue in rows[name] and about.idea in rows[name]
     assert "package infomap" in rows["dccl"]
-    assert "first gcd" in rows["mugcd"] and " K" not in rows["gpc"].partition("ICCV")[2][:12]
+    assert "first stage gcd" in rows["mugcd"] and " K" not in rows["gpc"].partition("ICCV")[2][:12]
 
 
 def test_a_wrong_method_is_refused_with_the_nearest_name(shared_folder: Path, tmp_path: Path, command: Any) -> None:
