@@ -25,7 +25,7 @@ from debgcd.bench.session import DataSet, Session, Shape, Work, silent
 from debgcd.data.loader import default_workers
 from debgcd.inference.infer import infer
 from debgcd.machine import cores
-from debgcd.model.backbone import Backbone, chunk_size
+from debgcd.model.backbone import Backbone, chunk_rows
 from debgcd.progress import progress
 from debgcd.train.bank import open_bank
 
@@ -94,7 +94,7 @@ def measure_trunk(session: Session) -> list[Line]:
             trunk = ours(session, shape, TUNED_BLOCKS).network.backbone
             size = session.sizes.views.crop
             bare = Products(products(shape, size, shape.depth - TUNED_BLOCKS))
-            count = chunk_size(random_images(1, size)) * cores()  # one chunk for each core, on both sides
+            count = chunk_rows(random_images(1, size)) * cores()  # one chunk for each core, on both sides
             images, empty = random_images(count, size), random_images(count, 1)
             works = {
                 "ours": Work(lambda: trunk.trunk(images), count),  # noqa: B023 (called within this iteration)

@@ -8,6 +8,7 @@ tokens can be cached (see `train/bank.py`). Only the tail, the last n blocks, is
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,12 +18,15 @@ from torch import Tensor, nn
 
 from debgcd.model.precision import Precision, autocast
 
-CHUNK_PIXELS = 8 * 160**2  # of the images that a core takes through the trunk together
+CHUNK = 2**19  # numbers, of pixels or tokens, that a CPU takes through trunk or tail together
 
 
-def chunk_size(images: Tensor) -> int:
-    """The most images (N, 3, H, W) of a chunk: their maps should fit into the processor's caches."""
-    return max(1, CHUNK_PIXELS // (images.shape[2] * images.shape[3]))
+def chunk_rows(rows: Tensor) -> int:
+    """The most rows of a chunk: what the network computes from them should fit into the processor's caches.
+
+    Larger tensors are also slow to get: the C library gives them back to the system, which hands out zeroed pages again.
+    """
+    return max(1, CHUNK // max(1, math.prod(rows.shape[1:])))
 
 
 @dataclass(frozen=True)
@@ -69,7 +73,7 @@ class Backbone(nn.Module):
         # Small chunks fit into the CPU caches, and a core that works on its own chunk never waits for the others. This is
         # much faster than one large batch with every operation spread over all cores.
         cores = torch.get_num_threads()
-        rounds = -(-len(images) // (chunk_size(images) * cores))
+        rounds = -(-len(images) // (chunk_rows(images) * cores))
         chunks = images.tensor_split(max(1, min(rounds * cores, len(images))))  # the same number of chunks per core
         if len(chunks) == 1:
             return [self._frozen(images)]
@@ -85,6 +89,13 @@ class Backbone(nn.Module):
             return self.tokens(
                 (images.to(device, non_blocking=True).float() - self.pixel_mean) / self.pixel_std
             ).float()
+
+    def features(self, tokens: Tensor) -> Tensor:
+        """Raw features of tokens, with gradient: (N, ...) -> (N, width). On a CPU the tail takes them in chunks."""
+        if not tokens.is_cpu or torch.compiler.is_compiling():  # a graph must serve any N
+            return self.tail(tokens)
+        chunks = tokens.tensor_split(max(1, -(-len(tokens) // chunk_rows(tokens))))
+        return torch.cat([self.tail(chunk) for chunk in chunks]) if len(chunks) > 1 else self.tail(tokens)
 
     @abstractmethod
     def tokens(self, pixels: Tensor) -> Tensor:

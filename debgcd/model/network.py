@@ -60,7 +60,7 @@ class Network(nn.Module):
 
         The category of an image needs the heads that its method names in `answers` alone.
         """
-        feature = (self.backbone.tail(tokens) - self.feature_mean) * self.feature_scale
+        feature = (self.backbone.features(tokens) - self.feature_mean) * self.feature_scale
         if self._batch is not None and self._before_heads:
             feature = _gathered(Output(feature, {}), self._batch).feature
         output = self.from_feature(feature, self.learning if heads is None else heads)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from debgcd.model import backbone as backbones
-from debgcd.model.backbone import Backbone, Identity, chunk_size
+from debgcd.model.backbone import Backbone, Identity, chunk_rows
 
 CHUNK = 16
 
@@ -42,7 +42,7 @@ class Doubles(Backbone):
 @pytest.fixture(autouse=True)
 def _two_threads(one_thread: None, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.set_num_threads(2)  # the fixture sets it back
-    monkeypatch.setattr(backbones, "CHUNK_PIXELS", 4 * CHUNK)  # of the images of `grey`
+    monkeypatch.setattr(backbones, "CHUNK", 12 * CHUNK)  # numbers of so many images of `grey`
 
 
 def grey(levels: Tensor) -> Tensor:
@@ -90,6 +90,36 @@ def test_a_trunk_that_fails_leaves_threads_as_they_were(place: int) -> None:
 @pytest.mark.parametrize(("height", "width", "most"), [(2, 2, 16), (4, 4, 4), (4, 8, 2), (8, 8, 1), (9, 9, 1)])
 def test_a_chunk_has_fewer_images_the_larger_they_are(height: int, width: int, most: int) -> None:
     backbone, images = Doubles(), torch.full((2 * 3 * most, 3, height, width), 10, dtype=torch.uint8)
-    assert chunk_size(images) == most
+    assert chunk_rows(images) == most
     backbone.trunk(images)
     assert [size for size, _ in backbone.together] == [most] * 6
+
+
+class Blocks(Doubles):
+    """Features are a nonlinear function of tokens; remembers how many rows came together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tuned = nn.ModuleList([nn.Linear(6, 4), nn.Linear(4, 3)])
+
+    def tail(self, tokens: Tensor) -> Tensor:
+        self.together.append((len(tokens), torch.get_num_threads()))
+        return self.tuned[1](self.tuned[0](tokens.flatten(1)).tanh())
+
+
+@pytest.mark.parametrize(("rows", "chunks"), [(0, 1), (1, 1), (32, 1), (33, 2), (100, 4)])
+def test_the_tail_in_chunks_is_the_tail(rows: int, chunks: int) -> None:
+    """Features and gradients; 32 rows of six numbers are a chunk here."""
+    torch.manual_seed(0)
+    backbone, tokens = Blocks().double(), torch.randn(rows, 2, 3, dtype=torch.float64)
+    found = backbone.features(tokens)
+    sizes = [size for size, _ in backbone.together]
+    assert len(sizes) == chunks and sum(sizes) == rows and max(sizes) - min(sizes) <= 1
+    (found**2).sum().backward()
+    gradients = [parameter.grad.clone() for parameter in backbone.tuned.parameters()]
+    backbone.zero_grad()
+    whole = backbone.tail(tokens)
+    torch.testing.assert_close(found, whole)
+    (whole**2).sum().backward()
+    for parameter, gradient in zip(backbone.tuned.parameters(), gradients, strict=True):
+        torch.testing.assert_close(gradient, parameter.grad)

@@ -178,7 +178,7 @@ def test_gradients_are_the_same_with_and_without_padding_by_hand(published: dict
 def test_the_trunk_in_chunks_and_threads_is_the_trunk(
     published: dict[str, Tensor], count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backbones, "CHUNK_PIXELS", 16 * 32 * 32)
+    monkeypatch.setattr(backbones, "CHUNK", 16 * 3 * 32 * 32)
     backbone, x = LiteBackbone(published, 4), images(count, (32, 32))
     torch.set_num_threads(2)  # the fixture sets it back
     tokens = backbone.trunk(x)
