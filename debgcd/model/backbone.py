@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from debgcd.model.precision import Precision, autocast
 
-CHUNK = 2**19  # numbers, of pixels or tokens, that a CPU takes through trunk or tail together
+CHUNK = 2**19  # numbers, of pixels or tokens, that a core of a CPU takes through trunk or tail together
 
 
 def chunk_rows(rows: Tensor) -> int:
@@ -94,7 +94,8 @@ class Backbone(nn.Module):
         """Raw features of tokens, with gradient: (N, ...) -> (N, width). On a CPU the tail takes them in chunks."""
         if not tokens.is_cpu or torch.compiler.is_compiling():  # a graph must serve any N
             return self.tail(tokens)
-        chunks = tokens.tensor_split(max(1, -(-len(tokens) // chunk_rows(tokens))))
+        together = chunk_rows(tokens) * torch.get_num_threads()  # each operation is spread over all cores
+        chunks = tokens.tensor_split(max(1, -(-len(tokens) // together)))
         return torch.cat([self.tail(chunk) for chunk in chunks]) if len(chunks) > 1 else self.tail(tokens)
 
     @abstractmethod

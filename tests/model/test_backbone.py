@@ -107,9 +107,9 @@ class Blocks(Doubles):
         return self.tuned[1](self.tuned[0](tokens.flatten(1)).tanh())
 
 
-@pytest.mark.parametrize(("rows", "chunks"), [(0, 1), (1, 1), (32, 1), (33, 2), (100, 4)])
+@pytest.mark.parametrize(("rows", "chunks"), [(0, 1), (1, 1), (64, 1), (65, 2), (200, 4)])
 def test_the_tail_in_chunks_is_the_tail(rows: int, chunks: int) -> None:
-    """Features and gradients; 32 rows of six numbers are a chunk here."""
+    """Features and gradients; 32 rows of six numbers are a chunk here for each of two cores."""
     torch.manual_seed(0)
     backbone, tokens = Blocks().double(), torch.randn(rows, 2, 3, dtype=torch.float64)
     found = backbone.features(tokens)
