@@ -41,7 +41,7 @@ def main() -> None:
     options = parser.parse_args()
     rows = []
     for name, (work, whole) in works().items():
-        seconds = {whole: [], backbones.CHUNK: []}  # type: dict[int, list[float]]
+        seconds: dict[int, list[float]] = {whole: [], backbones.CHUNK: []}
         for _ in range(1 + options.turns):  # the first one warms up
             for chunk, times in seconds.items():
                 backbones.CHUNK = chunk

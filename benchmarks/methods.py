@@ -159,36 +159,29 @@ def write_page(page: Path, done: list[dict[str, Any]]) -> None:
         """The mean over the sets of the means over the seeds; None where a set is missing."""
         return statistics.mean(map(statistics.mean, values)) if values and all(values) else None
 
-    def behind(row: str) -> float | None:
+    def ahead(row: str) -> float | None:
         """How far the row is ahead of DebGCD, over the sets and seeds that both have."""
         runs = [run for run in found[row] if (run["set"], run["seed"]) in best]
-        pairs = [[run["all"] - best[name, run["seed"]] for run in runs if run["set"] == name] for name in sets]
-        return over_sets(pairs)
+        return over_sets(
+            [[run["all"] - best[name, run["seed"]] for run in runs if run["set"] == name] for name in sets]
+        )
 
-    place = {row: (behind(row), over_sets([of(row, name, "all") for name in sets])) for row in found}
-    rows = sorted(found, key=lambda row: [-float("-inf" if each is None else each) for each in place[row]])
-    titles = [SETS[name] for name in sets]
-    accuracy = [
-        [row, *(shown(of(row, name, "all")) for name in sets), number(place[row][1]), signed(place[row][0]), seeds]
-        for row in rows
-        if (seeds := "–".join(dict.fromkeys(map(str, sorted(len(of(row, name, "all")) for name in sets)))))
-    ]
+    place = {row: (ahead(row), over_sets([of(row, name, "all") for name in sets])) for row in found}
+    accuracy, kinds, costs = [], [], []
+    for row in sorted(found, key=lambda row: [-float("-inf" if each is None else each) for each in place[row]]):
+        difference, mean = place[row]
+        seeds = "–".join(dict.fromkeys(str(count) for count in sorted(len(of(row, name, "all")) for name in sets)))
+        accuracy.append([row, *(shown(of(row, name, "all")) for name in sets), number(mean), signed(difference), seeds])
+        both = [shown(of(row, name, what)) for name in sets for what in ("old", "new")]
+        kinds.append([row, *both, number(over_sets([of(row, name, "auroc") for name in sets]))])
+        seconds = [of(row, name, "seconds") for name in sets]
+        memory = [run["memory"] for run in found[row] if run["memory"] is not None]
+        times = [number(statistics.mean(each) if each else None, 0) for each in seconds]
+        costs.append([row, *times, number(max(memory, default=None))])
     for method in METHODS.values():
         if method.needs_vit:
             accuracy.append([f"{method.about.title}: unmeasured, needs a ViT", *["–"] * (len(sets) + 3)])
-    kinds = [
-        [
-            row,
-            *(shown(of(row, name, what)) for name in sets for what in ("old", "new")),
-            number(over_sets([of(row, name, "auroc") for name in sets])),
-        ]
-        for row in rows
-    ]
-    costs = [
-        [row, *(number(over_sets([of(row, name, "seconds")]), 0) for name in sets), number(max(memory, default=None))]
-        for row in rows
-        if (memory := [run["memory"] for run in found[row] if run["memory"] is not None]) is not None
-    ]
+    titles = [SETS[name] for name in sets]
     parts = [
         markdown(["All", *titles, "mean", f"minus {REFERENCE}", "seeds"], accuracy),
         "Per cent of the unlabelled images in the right category, mean ± standard deviation over the seeds; backbone lite0, preset "

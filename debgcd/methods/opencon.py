@@ -1,7 +1,7 @@
 """OpenCon (Sun & Li 2023): three contrasts, the third among images that look new, with prototypes as their teachers.
 
-Losses, heads and weights follow the public code (ResNet from SimCLR); backbone and batches are those of all methods here.
-Prototypes follow the projected features and never a gradient; the nearest one is the answer.
+Losses, heads and weights follow the public code (ResNet from SimCLR); backbone, and that half of a batch is labelled, are
+those of all methods here. Prototypes follow the projected features and never a gradient; the nearest one is the answer.
 """
 
 from __future__ import annotations
@@ -97,9 +97,8 @@ class OpenCon(Method):
             nearest = linear(normalize(features, dim=1), warm_prototypes(self, context)).argmax(1)
             z = context.network.from_feature(features, ("projection",))["projection"]
             sums = torch.zeros_like(weight).index_add_(0, nearest, z)
-            found = torch.where(
-                sums.any(1, keepdim=True), sums, found
-            )  # a category that is nearest to no image stays random
+            # a category that is nearest to no image stays random
+            found = torch.where(sums.any(1, keepdim=True), sums, found)
         weight.copy_(normalize(found, dim=1))
 
     def loss(self, network: Network, batch: Batch, progress: Progress) -> Loss:
