@@ -268,7 +268,7 @@ def test_the_quality_on_the_command_line(command: str, capsys: pytest.CaptureFix
 
 @pytest.mark.parametrize("method", [name for name, method in METHODS.items() if method.trains])
 def test_the_kept_epoch_is_chosen_only_where_public_code_chooses_it_by_old_accuracy(method: str) -> None:
-    chosen = {"debgcd": 1, "detector": 1, "gcd": 1, "infosieve": 1, "xcon": 10}  # epochs between candidates
+    chosen = {"debgcd": 1, "gcd": 1, "infosieve": 1, "xcon": 10}  # epochs between candidates
     config = configuration.compose("released", method=method)
     expected = ("best-old", chosen[method]) if method in chosen else ("last", 10)
     assert (config.model_kept, config.run.eval_every) == expected
@@ -352,11 +352,11 @@ def test_the_config_command(capsys: pytest.CaptureFixture[str]) -> None:
         for line in lines
     )
 
-    assert main(["config", "--preset", "released", "--method", "simgcd", "--benchmark", "cifar100", "--json"]) == 0
+    assert main(["config", "--preset", "released", "--method", "gcd", "--benchmark", "cifar100", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    config = configuration.override(configuration.compose("released", "cifar100", method="simgcd"), {"k": 100}, "")
+    config = configuration.override(configuration.compose("released", "cifar100", method="gcd"), {"k": 100}, "")
     assert {key: entry["value"] for key, entry in told.items()} == leaves(configuration.to_dict(config))
-    assert told["model_kept"]["reason"].endswith("[method simgcd]")
+    assert told["model_kept"]["reason"].endswith("[method gcd]")
 
     assert main(["config", "--preset", "released", "--benchmark", "pets"]) == 0
     text = capsys.readouterr().out
