@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -101,6 +102,7 @@ def layers(
     return preset, [layer for layer in found if layer.values]
 
 
+@cache  # a command asks for the same few files many times, and reading their comments takes milliseconds
 def _layer(kind: Kind, name: str) -> Layer:
     """The content of a preset's, quality's, method's, benchmark's or backbone's file."""
     known = names(kind)
