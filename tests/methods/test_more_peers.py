@@ -147,6 +147,10 @@ def test_the_total_of_infosieve(seed: int) -> None:
     network.get_buffer("heads.projection.age").fill_(3.0)
     network.get_buffer("heads.projection.weight").copy_(1.5 ** -torch.arange(4))
     sieve, weight = network.heads["projection"], network.get_buffer("heads.projection.weight")
+    generator = torch.Generator().manual_seed(seed)
+    for head in (sieve.code, sieve.mask, sieve.category):  # as after training: at first all of their outputs are near 0
+        for parameter in head.parameters():
+            parameter.data.normal_(generator=generator)
     z = network(some.tokens)["projection"][:, :4]
     code = (3 * sieve.code(z)).tanh()
     mask = ((sieve.mask(z) + 0.25).tanh() + 1) / 2
@@ -401,8 +405,13 @@ def clouds(count: int, scale: float, noise: float = 0.1) -> tuple[Tensor, Tensor
 
 
 def test_dccl_before_an_epoch() -> None:
-    """Clusters are the clouds, and centres the means of unit-length features, of unit length; the others are not in use."""
+    """Clusters are the clouds, and centres the means of unit-length features, of unit length; the others are not in use.
+
+    The last image resembles the first cloud a little (cosine 0.3): it is in no cluster.
+    """
     features, truth = clouds(4, 3.0)
+    features = torch.cat([features, 3 * torch.eye(WIDTH)[4:5] + torch.eye(WIDTH)[:1]])
+    truth = torch.cat([truth, torch.tensor([-1])])
     chosen = config(method="dccl", heads={"projection_width": 4, "projection_prototypes": 0})
     method = METHODS["dccl"](chosen, Sizes(WIDTH, K, KNOWN, len(truth)))
     network = build(method, Little())
@@ -410,8 +419,8 @@ def test_dccl_before_an_epoch() -> None:
     with torch.no_grad():
         method.epoch(context(network, lambda: features, label), at(0.0))
     cluster, centres = network.get_buffer("memory.cluster"), network.get_buffer("memory.centres")
-    assert int(network.get_buffer("memory.count")) == 4
-    assert len(set(zip(cluster.tolist(), truth.tolist(), strict=True))) == 4
+    assert int(network.get_buffer("memory.count")) == 4 and cluster[-1] == -1
+    assert len(set(zip(cluster.tolist(), truth.tolist(), strict=True))) == 5
     for i in range(4):
         mean = sum(row / row.norm() for row in features[cluster == i]) / 20
         torch.testing.assert_close(centres[i], mean / mean.norm())
@@ -430,6 +439,18 @@ def test_cipr_before_an_epoch(level: int | None) -> None:
     cluster = network.get_buffer("memory.cluster").tolist()
     assert len(set(zip(cluster, truth.tolist(), strict=True))) == len(set(cluster))
     assert len(set(cluster)) > 4 if level == 0 else len(set(cluster)) == 4
+
+
+def test_labels_join_ciprs_clusters() -> None:
+    """Two of the four clouds have the same label."""
+    features, truth = clouds(4, 3.0, 0.5)
+    method = METHODS["cipr"](config(method="cipr", heads={"projection_width": 4}), Sizes(WIDTH, K, KNOWN, len(truth)))
+    network = build(method, Little())
+    with torch.no_grad():
+        method.epoch(context(network, lambda: features, torch.where(truth < 2, 0, -1)), at(0.0))
+    cluster = network.get_buffer("memory.cluster").tolist()
+    assert cluster[:4] == [0, 0, 1, 2]  # one image of each cloud
+    assert len(set(zip(cluster, truth.clamp_min(1).tolist(), strict=True))) == len(set(cluster))
 
 
 @pytest.mark.parametrize("groups", [1, 2])
