@@ -131,7 +131,7 @@ class PromptCAL(GCD):
         others, label, there = queue.rows[:, i].clone(), queue.label.clone(), queue.label > queue.EMPTY
         valid = torch.cat([torch.ones(len(z), dtype=torch.bool, device=z.device), there])
         linked = losses.agreed(torch.cat([other_view, others]), len(z), options.neighbours, options.quantile, valid)
-        positive = losses.with_labels(linked, batch.labels, label) & there
+        positive = losses.with_labels(linked, batch.labels, label)
         share_kept = options.negatives / there.sum().clamp_min(1)
         candidate = (batch.uniform("promptcal", len(label)) < share_kept).repeat(2, 1) & there | linked
         near = losses.neighbour_contrast(z, other_view, others, positive, candidate, options.temperature)

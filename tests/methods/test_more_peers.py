@@ -289,8 +289,8 @@ def test_the_total_of_gpc(seed: int) -> None:
     has_gradients(network, found)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_the_total_of_dccl_and_where_its_centres_go(seed: int) -> None:
+@pytest.mark.parametrize(("seed", "share", "weight"), [(0, 0.0, 0.04), (1, 0.25, 0.22), (2, 0.5, 0.4), (3, 0.9, 0.4)])
+def test_the_total_of_dccl_and_where_its_centres_go(seed: int, share: float, weight: float) -> None:
     """L_rep of the first half of the images, the clusters of the second half, which move the centres."""
     network, method, some, labelled, y = prepared("dccl", seed)
     own, centres, half = [0, 1, -1, 1, 0, -1], random_centres(seed), [3, 4, 5]
@@ -303,14 +303,15 @@ def test_the_total_of_dccl_and_where_its_centres_go(seed: int) -> None:
     supervised = oracles.supervised_contrastive(pick(z, two(early)), y[: len(early)])
     expected = 0.65 * oracles.info_nce(pick(z, two([0, 1, 2]))) + 0.35 * supervised
     clusters = [own[i] for i in half] * 2
-    expected += 0.4 * oracles_memory.centre_contrast(pick(unit, two(half)), centres.tolist(), 2, clusters, [0.05] * 3)
-    found = method.loss(network, some, at(0.5))
+    contrast = oracles_memory.centre_contrast(pick(unit, two(half)), centres.tolist(), 2, clusters, [0.05] * 3)
+    expected += weight * contrast
+    found = method.loss(network, some, at(share))
     assert found.total.item() == pytest.approx(expected, rel=1e-8)
     has_gradients(network, found)
     moves = [cluster >= 0 for cluster in clusters]
     whose = [max(cluster, 0) for cluster in clusters]
     after = oracles_contrast.follow(centres.tolist(), pick(unit, two(half)), whose, moves, 0.1)
-    method.stepped(network, at(0.5))
+    method.stepped(network, at(share))
     assert network.get_buffer("memory.centres")[:3].tolist() == [pytest.approx(row, abs=1e-9) for row in after]
 
 
@@ -366,13 +367,28 @@ def test_gpc_finds_as_many_categories_as_there_are_gaussians() -> None:
     network, method = made(config(method="gpc", k=4, heads={"projection_width": 4}, gpc={"chance": 0.0}), 240)
     where = context(network, lambda: features, label)
     with torch.no_grad():
-        for step in range(8):
+        method.epoch(where, at(0.0))
+        assert method.categories(network) == K and (network.get_buffer("memory.own") == -1).all()  # it warms up
+        for step in range(1, 8):
             method.epoch(where, at(step / 10))
         assert method.categories(network) == 6
         method.settle(where)
     assert network.heads["classifier"].weight.shape == (6, WIDTH)
     said = network.from_feature(features, method.answers)["classifier"].argmax(1)
     assert len(set(zip(said.tolist(), truth.tolist(), strict=True))) == 6 and (said == truth)[truth < KNOWN].all()
+
+
+def test_gpc_splits_by_chance_too() -> None:
+    rng = torch.Generator().manual_seed(0)
+    features = torch.eye(WIDTH)[torch.arange(120) % K] + 0.1 * torch.randn(120, WIDTH, generator=rng)
+    found = {}
+    for chance in (0.0, 1.0):
+        chosen = config(method="gpc", heads={"projection_width": 4}, gpc={"chance": chance})
+        network, method = made(chosen, 120)
+        with torch.no_grad():
+            method.epoch(context(network, lambda: features, torch.full((120,), -1)), at(0.1))
+        found[chance] = method.categories(network)
+    assert found[0.0] == K and found[1.0] != K
 
 
 @pytest.mark.parametrize("name", ["rankstats", "xcon", "opencon", "infosieve", "cipr", "dccl", "gpc", "promptcal"])

@@ -142,6 +142,14 @@ def test_a_patch_is_the_vits_own(folder: Path) -> None:
     assert torch.equal(prompts.get_buffer("in_frame"), PixelPrompts(NATIVE, PATCH, 1, 30, 1.0).get_buffer("in_frame"))
 
 
+@pytest.mark.parametrize(("size", "border"), [(224, 30), (112, 15), (160, 21)])
+def test_the_border_is_as_wide_as_published_for_224_pixels(folder: Path, size: int, border: int) -> None:
+    values = {"views": {"size": size, "resize": size}}
+    config = configuration.override(configuration.compose("paper", method="sptnet"), values, "test")
+    found = METHODS["sptnet"].prompted(load(folder), config).prompts.get_buffer("at_border")
+    assert found.bool().logical_not().sum() == (size - 2 * border) ** 2 and not found[border, border]
+
+
 FAST = {
     "promptcal.memory": 24,
     "promptcal.negatives": 12,
