@@ -16,7 +16,6 @@ import argparse
 import os
 import statistics
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -142,18 +141,27 @@ def told(each: Cell) -> dict[str, Any]:
 def write_page(page: Path, done: list[dict[str, Any]]) -> None:
     """Replace the tables in the page: All, the best first; then Old, New and AUROC; then what a run costs.
 
-    The order is that of the difference from DebGCD over the same sets and seeds, since rows may have other ones. Seconds are
-    those of the machine that timed most cells: two machines cannot be compared.
+    The order is that of the difference from DebGCD over the same sets and seeds, since rows may have other ones. Times are
+    multiples of DebGCD's on the same processor: seconds of two processors cannot be compared.
     """
     sets = [name for name in SETS if any(run["set"] == name for run in done)]
     found = {row: [run for run in done if run["row"] == row] for row in dict.fromkeys(run["row"] for run in done)}
     best = {(run["set"], run["seed"]): run["all"] for run in done if run["row"] == REFERENCE}
-    timed = {(run["machine"], run["row"], run["set"]) for run in done if run["seconds"] is not None}
-    machine, _ = max(Counter(machine for machine, *_ in timed).items(), key=lambda item: item[1], default=("", 0))
+    machines = sorted({run["machine"] for run in done if run["seconds"] is not None})
 
     def of(row: str, name: str, what: str) -> list[float]:
-        runs = [run for run in found[row] if run["set"] == name and (what != "seconds" or run["machine"] == machine)]
-        return [run[what] for run in runs if run[what] is not None]
+        return [run[what] for run in found[row] if run["set"] == name and run[what] is not None]
+
+    def seconds(row: str, name: str, machine: str) -> float | None:
+        """CPU seconds of a run on this processor; of the fastest seed, since the first one makes the view bank."""
+        runs = [run for run in found.get(row, []) if run["set"] == name and run["machine"] == machine]
+        return min((run["seconds"] for run in runs if run["seconds"] is not None), default=None)
+
+    def times(row: str, name: str) -> float | None:
+        """How many times as long as DebGCD it takes, the mean over the processors that timed both."""
+        both = [(seconds(row, name, machine), seconds(REFERENCE, name, machine)) for machine in machines]
+        ratios = [own / base for own, base in both if own is not None and base is not None]
+        return statistics.mean(ratios) if ratios else None
 
     def over_sets(values: list[list[float]]) -> float | None:
         """The mean over the sets of the means over the seeds; None where a set is missing."""
@@ -166,6 +174,7 @@ def write_page(page: Path, done: list[dict[str, Any]]) -> None:
             [[run["all"] - best[name, run["seed"]] for run in runs if run["set"] == name] for name in sets]
         )
 
+    bases = [[machine, *(number(seconds(REFERENCE, name, machine), 0) for name in sets)] for machine in machines]
     place = {row: (ahead(row), over_sets([of(row, name, "all") for name in sets])) for row in found}
     accuracy, kinds, costs = [], [], []
     for row in sorted(found, key=lambda row: [-float("-inf" if each is None else each) for each in place[row]]):
@@ -174,10 +183,8 @@ def write_page(page: Path, done: list[dict[str, Any]]) -> None:
         accuracy.append([row, *(shown(of(row, name, "all")) for name in sets), number(mean), signed(difference), seeds])
         both = [shown(of(row, name, what)) for name in sets for what in ("old", "new")]
         kinds.append([row, *both, number(over_sets([of(row, name, "auroc") for name in sets]))])
-        seconds = [of(row, name, "seconds") for name in sets]
         memory = [run["memory"] for run in found[row] if run["memory"] is not None]
-        times = [number(statistics.mean(each) if each else None, 0) for each in seconds]
-        costs.append([row, *times, number(max(memory, default=None))])
+        costs.append([row, *(number(times(row, name), 2) for name in sets), number(max(memory, default=None))])
     for method in METHODS.values():
         if method.needs_vit:
             accuracy.append([f"{method.about.title}: unmeasured, needs a ViT", *["–"] * (len(sets) + 3)])
@@ -188,8 +195,10 @@ def write_page(page: Path, done: list[dict[str, Any]]) -> None:
         f"small, two tuned blocks. minus {REFERENCE}: over the same seeds of each set. Last run {facts()['date']}.",
         markdown(["Old, New", *(f"{title} {what}" for title in titles for what in ("Old", "New")), "AUROC"], kinds),
         "AUROC: of the novelty score, where a method has one; the mean over the sets.",
-        markdown(["CPU seconds", *titles, "GB"], costs),
-        f"Of a whole run on one core of {machine}; – also where another processor timed it. GB: the largest memory of any run.",
+        markdown([f"Time / {REFERENCE}'s", *titles, "GB"], costs),
+        f"CPU time of a whole run on one core, as a multiple of {REFERENCE}'s on the same processor. GB: the largest memory of any "
+        f"run. Seconds of {REFERENCE}:",
+        markdown(["processor", *titles], bases),
     ]
     write_between(page, "benchmarks/methods.py", "\n\n".join(parts) if done else "Not measured yet.")
 
