@@ -153,7 +153,7 @@ def write_page(page: Path, done: list[dict[str, Any]]) -> None:
         return [run[what] for run in found[row] if run["set"] == name and run[what] is not None]
 
     def seconds(row: str, name: str, machine: str) -> float | None:
-        """CPU seconds of a run on this processor; of the fastest seed, since the first one makes the view bank."""
+        """CPU seconds of a run on this processor; of the fastest seed, since other work on the machine only adds."""
         runs = [run for run in found.get(row, []) if run["set"] == name and run["machine"] == machine]
         return min((run["seconds"] for run in runs if run["seconds"] is not None), default=None)
 
@@ -196,8 +196,8 @@ def write_page(page: Path, done: list[dict[str, Any]]) -> None:
         markdown(["Old, New", *(f"{title} {what}" for title in titles for what in ("Old", "New")), "AUROC"], kinds),
         "AUROC: of the novelty score, where a method has one; the mean over the sets.",
         markdown([f"Time / {REFERENCE}'s", *titles, "GB"], costs),
-        f"CPU time of a whole run on one core, as a multiple of {REFERENCE}'s on the same processor. GB: the largest memory of any "
-        f"run. Seconds of {REFERENCE}:",
+        f"CPU time of a whole run on one core without making its view bank, as a multiple of {REFERENCE}'s on the same processor. GB: "
+        f"the largest memory of any run. Seconds of {REFERENCE}:",
         markdown(["processor", *titles], bases),
     ]
     write_between(page, "benchmarks/methods.py", "\n\n".join(parts) if done else "Not measured yet.")

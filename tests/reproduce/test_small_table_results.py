@@ -61,7 +61,7 @@ def test_the_page_has_a_row_per_method_in_the_order_of_what_they_are_over_the_sa
                 runs.append({**run, "all": value, "old": value + 1, "new": value - 1})
     of = {(run["row"], run["set"], run["seed"]): run for run in runs}
     of["GCD", "digits", 0] |= {"seconds": 1.0, "machine": "b, AVX512"}  # where DebGCD was not timed
-    of["DebGCD", "digits", 0] |= {"seconds": 90.0}  # it made the view bank
+    of["DebGCD", "digits", 0] |= {"seconds": 90.0}  # the machine had other work
     of["DebGCD", "digits", 2] |= {"seconds": 10.0, "machine": "c"}
     of["SimGCD", "digits", 2] |= {"seconds": 30.0, "machine": "c"}
     of["SimGCD", "pets", 2] |= {"seconds": None, "machine": None}
