@@ -1,8 +1,7 @@
 """UNO+ (Fini et al. 2021, as ported by Vaze et al. 2022): each view learns the balanced assignment of the other one.
 
-A re-implementation, since the port was never released. Losses, heads and crops follow UNO's public code; pseudo-labels are
-over all K categories, because an unlabelled image may be of a known class. Backbone, batches and schedule are those of all
-methods here. The MLPs have no batch normalisation; small crops are shown at the size of the large ones.
+A re-implementation, since the port was never released: UNO's public losses, heads and crops, but pseudo-labels over all K
+categories (an unlabelled image may be known), MLPs without batch normalisation, and small crops at the size of large ones.
 """
 
 from __future__ import annotations
@@ -119,8 +118,8 @@ class UNO(Method):
         cluster, over = said[..., :k], torch.cat([said[..., :known], said[..., k:]], -1)
         parts = {"cluster": self._swapped(cluster, batch), "over_cluster": self._swapped(over, batch)}
         network.get_buffer("memory.sums").add_(parts["cluster"].detach())
-        terms: dict[str, Tensor | float] = {name: value.mean() for name, value in parts.items()}
-        return Loss((parts["cluster"].mean() + parts["over_cluster"].mean()) / 2, terms)
+        terms = {name: value.mean() for name, value in parts.items()}
+        return Loss((terms["cluster"] + terms["over_cluster"]) / 2, terms)
 
     def _swapped(self, logits: Tensor, batch: Batch) -> Tensor:
         """Mean over the six pairs of a large crop, whose assignment is the target, and another crop: (H, 4B, C) -> (H,)."""
