@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 
 from debgcd import config as configuration
+from debgcd.files import read_json
 from debgcd.reproduce.grid import Cell, ImageList, cell
+from debgcd.train import setup
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+import measured
 import methods
 
 
@@ -95,3 +98,23 @@ def test_the_page_has_a_row_per_method_in_the_order_of_what_they_are_over_the_sa
 def test_no_run_is_in_the_results_twice(name: str) -> None:
     written = [run for run in methods.read_json(methods.HERE / "methods.json")["runs"] if run["set"] == name]
     assert written and len({(run["row"], run["seed"]) for run in written}) == len(written)
+
+
+def test_the_seconds_of_a_run_leave_out_its_view_bank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, run = [10.0], tmp_path / "run"
+
+    def takes(seconds: float, answer: object) -> object:
+        clock[0] += seconds
+        return answer
+
+    monkeypatch.setattr(measured, "used", lambda: (clock[0], 2.0))
+    monkeypatch.setattr(setup, "open_bank", lambda *args, **named: takes(60, (args, named)))
+    monkeypatch.setattr(
+        measured,
+        "main",
+        lambda: takes(5, 0 if setup.open_bank("a", kinds="b") == (("a",), {"kinds": "b"}) else 1),
+    )
+    monkeypatch.setattr(sys, "argv", ["measured.py", "train", "-o", str(run)])
+    assert measured.run() == 0
+    cost = read_json(measured.cost_file(run))
+    assert (cost["seconds"], cost["memory"]) == (15.0, 2.0)  # not the bank's 60
