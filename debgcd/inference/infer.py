@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from debgcd import ranks
-from debgcd.inference.tokens import CENTRE_BATCH, Tokens
+from debgcd.inference.tokens import Tokens, own_centre_batches
 from debgcd.methods.base import Method
 from debgcd.model.network import Network
 
@@ -71,7 +71,7 @@ def infer_shared(
     heads: Collection[str] | None = None,
 ) -> Inference:
     """As `infer`, of the centre crops of these images; each rank does a part of them, and all get the whole answer."""
-    own = infer(network, method, tokens.centre(_own(numbers)), heads)
+    own = infer(network, method, tokens.centre(own_centre_batches(numbers)), heads)
     names = ranks.objects([own.novelty is not None, list(own.others)])[0]  # rank 0 has images if any rank has
     return Inference(
         top=_collect(own.top),
@@ -100,12 +100,7 @@ def features(network: Network, tokens: Iterable[Tensor]) -> Tensor:
 
 def features_shared(network: Network, tokens: Tokens, numbers: NDArray[np.int64]) -> Tensor:
     """As `features`, of the centre crops of these images; each rank does a part of them, and rank 0 gets them all."""
-    return ranks.collect(features(network, tokens.centre(_own(numbers))), everyone=False)
-
-
-def _own(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-    """This rank's part: whole batches, because the last bits of an answer may depend on its batch."""
-    return numbers[ranks.share(len(numbers), CENTRE_BATCH)]
+    return ranks.collect(features(network, tokens.centre(own_centre_batches(numbers))), everyone=False)
 
 
 def _collect(values: NDArray) -> NDArray:

@@ -11,13 +11,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from debgcd import ranks
 from debgcd.data.draws import uniform
 from debgcd.data.loader import Images, centre_items, load_batches, random_items
 from debgcd.data.sampler import Draws
 from debgcd.data.views import TWO_PLAIN, Kinds
 from debgcd.model.backbone import Backbone
 
-CENTRE_BATCH = 128
+CENTRE_BATCH = 128  # centre crops that pass through the network together
 
 
 class Tokens(Protocol):
@@ -30,6 +31,16 @@ class Tokens(Protocol):
     def centre(self, numbers: NDArray[np.int64]) -> Iterator[Tensor]:
         """The tokens of the centre crops of these images, in order, in batches."""
         ...
+
+
+def centre_batches(numbers: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    """Image numbers in batches of centre crops."""
+    return (numbers[start : start + CENTRE_BATCH] for start in range(0, len(numbers), CENTRE_BATCH))
+
+
+def own_centre_batches(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    """This rank's part of these images: whole batches, because the last bits of an answer may depend on its batch."""
+    return numbers[ranks.share(len(numbers), CENTRE_BATCH)]
 
 
 class FreshTokens:

@@ -24,7 +24,7 @@ from debgcd.errors import DataError
 from debgcd.inference.categories import Category, living
 from debgcd.inference.infer import TOP
 from debgcd.inference.predict import Prediction
-from debgcd.inference.tokens import CENTRE_BATCH
+from debgcd.inference.tokens import centre_batches
 from debgcd.progress import progress
 from debgcd.report.trust import Evidence, Floats, Ids, category_means, trust
 from debgcd.train.decide import run_backbone
@@ -139,7 +139,7 @@ def _ask(run: Run, there: Ids, cache: Path) -> tuple[Tensor, dict[str, Ids], Ids
                 others.setdefault(name, []).append(p.argmax(1).cpu())
             report(sum(map(len, feature)), len(images))
     if views.bank != "on" or views.bank_views:  # a bank of centre crops alone has no other view
-        batches = [images[i : i + CENTRE_BATCH] for i in range(0, len(images), CENTRE_BATCH)]
+        batches = list(centre_batches(images))
         for batch, tokens in zip(batches, setup.tokens.random(Draws(batch, batch) for batch in batches), strict=True):
             p = next(iter(method.scores(network(tokens[: len(batch)], method.answers)).values()))
             other_view.append(p.argmax(1).cpu())

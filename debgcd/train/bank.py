@@ -23,7 +23,7 @@ from debgcd.data.draws import uniform
 from debgcd.data.loader import Images, Item, from_files, in_thread, load_batches
 from debgcd.data.sampler import Draws
 from debgcd.data.views import CENTRE, PLAIN, TWO_PLAIN, Cuts, Kinds, random_cuts
-from debgcd.inference.tokens import CENTRE_BATCH
+from debgcd.inference.tokens import centre_batches
 from debgcd.model.backbone import Backbone
 from debgcd.options import ViewsConfig
 from debgcd.store import Recipe, Store, exists, missing_bytes, open_store
@@ -53,8 +53,8 @@ class BankTokens:
             yield torch.cat([self._read(batch.image, at + one) for at, one in zip(begins, picked, strict=True)])
 
     def centre(self, numbers: NDArray[np.int64]) -> Iterator[Tensor]:
-        for start in range(0, len(numbers), CENTRE_BATCH):
-            yield self._read(numbers[start : start + CENTRE_BATCH], -1)
+        for batch in centre_batches(numbers):
+            yield self._read(batch, -1)
 
     def _read(self, images: NDArray[np.int64], view: NDArray[np.int64] | int) -> Tensor:
         bits = torch.from_numpy(self._array[images, view])

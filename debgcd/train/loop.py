@@ -168,9 +168,18 @@ def train(run: Run, setup: Setup) -> None:
 
 @torch.no_grad()
 def _led(context: Context, hook: Callable[[Context], None]) -> None:
-    """Let a method's hook change the network on rank 0, with all ranks computing the features that it asks for."""
-    ranks.led(lambda features: hook(replace(context, features=features)), context.features)
-    network = context.network
+    """Run a method's hook on rank 0. All ranks compute the features that it asks for, each time with rank 0's network."""
+
+    def features() -> torch.Tensor:
+        _copy_from_rank0(context.network)
+        return context.features()
+
+    ranks.led(lambda ask: hook(replace(context, features=ask)), features)
+    _copy_from_rank0(context.network)
+
+
+def _copy_from_rank0(network: Network) -> None:
+    """Give every rank rank 0's network and memory."""
     shapes = ranks.first(lambda: {name: list(x.shape) for name, x in (network.state() | network.remembered()).items()})
     network.resize(shapes)  # a method may find another number of categories
     ranks.broadcast([*network.state().values(), *network.remembered().values()])
