@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: setup demo bench test soak lint clean
+.PHONY: setup demo bench test pytest soak lint clean
 
 setup: $(STAMP)
 
@@ -25,13 +25,18 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: lint
-	$(BIN)/pytest -n auto
+PYTEST := $(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
 
-# 10 000 damaged inputs per reader, others each time (`make test` has 150 each); faults of ranks at every step
+# one case of each kind, and the linters beside them
+test: setup
+	@$(MAKE) --no-print-directory -j2 lint pytest
+
+pytest: setup
+	$(PYTEST)
+
+# every case: kills and faults at every step, 10 000 damaged inputs per reader, others each time
 soak: setup
-	DEBGCD_FUZZ=10000 $(BIN)/pytest tests/fuzz
-	DEBGCD_SOAK=1 $(BIN)/pytest tests/ranks
+	DEBGCD_SOAK=1 DEBGCD_FUZZ=10000 $(PYTEST)
 
 clean:
 	rm -rf .venv build dist *.egg-info demo-run .pytest_cache .mypy_cache .ruff_cache .hypothesis

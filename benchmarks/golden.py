@@ -84,7 +84,7 @@ def cases(methods: list[str]) -> list[Case]:
 def work(given: argparse.Namespace) -> int:
     """Train every case with the package that PYTHONPATH names; each in a fork, which has torch loaded already."""
     import torch
-    import torch._dynamo  # torch's optimisers load it
+    import torch._dynamo  # older trees load it
 
     import debgcd
     from debgcd import cli

@@ -8,9 +8,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import linear_sum_assignment
-from scipy.stats import rankdata
-from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 Ids = NDArray[np.int64]
 
@@ -53,6 +50,8 @@ class Scores:
 
 def score(truth: ArrayLike, predicted: ArrayLike, known: int) -> Scores:
     """Every measure of predicted categories against the truth; a truth below `known` is Old."""
+    from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
+
     truth, predicted = _as_ids(truth, predicted)
     images = len(truth)
     return Scores(
@@ -113,6 +112,8 @@ def novelty_auroc(novelty: ArrayLike, is_new: ArrayLike) -> float:
     old = len(is_new) - new
     if not new or not old:
         return math.nan
+    from scipy.stats import rankdata  # in functions: these packages take a second to import
+
     return float((rankdata(novelty)[is_new].sum() - new * (new + 1) / 2) / (new * old))
 
 
@@ -122,6 +123,8 @@ def _matched_classes(truth: Ids, predicted: Ids) -> Ids:
         return np.empty(0, dtype=np.int64)
     clusters, classes = int(predicted.max()) + 1, int(truth.max()) + 1
     together = np.bincount(predicted * classes + truth, minlength=clusters * classes).reshape(clusters, classes)
+    from scipy.optimize import linear_sum_assignment
+
     rows, columns = linear_sum_assignment(together, maximize=True)
     matched = np.full(clusters, -1, dtype=np.int64)
     # ids may have gaps: a class without an image does not exist

@@ -6,6 +6,8 @@ import datetime
 import importlib.metadata
 import os
 import platform
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +56,8 @@ def processor() -> str:
     return platform.machine()
 
 
-def versions() -> dict[str, str]:
+@cache
+def versions() -> Mapping[str, str]:
     """Versions of Python and of the packages that results depend on."""
     found = {"python": platform.python_version()}
     for name in PACKAGES:

@@ -15,7 +15,20 @@ from quick import train_arguments
 
 from debgcd.data.benchmarks import Facts, facts_of, resolve
 
-# twelve steps of eight images: a third of a second
+LONGEST = (  # files that take longest, first, so that no worker ends with one of them (pytest-xdist, --dist loadfile)
+    "ranks/test_ranks_runs.py",
+    "train/test_kill.py",
+    "review/test_review_page.py",
+    "test_cli.py",
+    "train/test_determinism.py",
+    "train/test_resume.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    folder = Path(__file__).parent
+    places = {folder / name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path, len(places)))  # stable: the others stay in their order
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

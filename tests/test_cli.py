@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import os
 import subprocess
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from tiers import tiered
 
 from debgcd.commands.show import print_scores
 from debgcd.evaluate import score
@@ -53,8 +55,10 @@ def test_help_names_every_command(command: Command) -> None:
     assert command().out == said.out  # no command at all: the same help
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("bank", ["off", "on"])
+BANKS = [("debgcd", "off"), *((name, "on") for name in METHODS)]
+
+
+@pytest.mark.parametrize(("method", "bank"), tiered(BANKS, itertools.product(METHODS, ["off", "on"])))
 def test_predictions(train: Train, command: Command, shared_csv: Path, tmp_path: Path, method: str, bank: str) -> None:
     run = tmp_path / "run"
     said = train(shared_csv, run, "--method", method, "--k", 4, "--bank", bank, schedule__steps=6)
@@ -245,8 +249,11 @@ def test_odd_files_and_names(train: Train, command: Command, tiny_folder: Path, 
     assert {row["path"] for row in table(tmp_path / "out.csv")} == {str(free / name) for name in names}
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("preset", ["small", "paper", "released"])
+PRESETS = ["small", "paper", "released"]
+SMALL = [*((name, "small") for name in METHODS), ("debgcd", "paper"), ("debgcd", "released")]
+
+
+@pytest.mark.parametrize(("method", "preset"), tiered(SMALL, itertools.product(METHODS, PRESETS)))
 def test_one_known_class(train: Train, tiny_folder: Path, tmp_path: Path, method: str, preset: str) -> None:
     (tiny_folder / "labelled" / "dog").rename(tmp_path / "away")
     said = train(tiny_folder, tmp_path / "run", "--method", method, "--preset", preset, schedule__steps=3)
@@ -254,7 +261,7 @@ def test_one_known_class(train: Train, tiny_folder: Path, tmp_path: Path, method
     assert {row["id"] for row in table(tmp_path / "run" / "predictions.csv")} <= {"cat", "new-01", "new-02"}
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", tiered(["debgcd", "simgcd", "gcd", "uno", "gpc"], METHODS))
 def test_a_class_with_one_image(train: Train, tiny_folder: Path, tmp_path: Path, method: str) -> None:
     for path in sorted((tiny_folder / "labelled" / "dog").iterdir())[1:]:
         path.unlink()

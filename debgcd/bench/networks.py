@@ -24,7 +24,7 @@ from debgcd.model.precision import pick_precision
 from debgcd.options import Config
 from debgcd.schedules import Progress
 from debgcd.train.bank import BankTokens, token_shape
-from debgcd.train.loop import sgd
+from debgcd.train.optimiser import SGD, sgd
 from debgcd.train.setup import build
 
 CPU = torch.device("cpu")
@@ -67,7 +67,7 @@ class Trainee:
 
     network: Network
     method: Method
-    optimiser: torch.optim.SGD
+    optimiser: SGD
 
     def trunk(self, images: Tensor) -> Tensor:
         return self.network.backbone.trunk(images)

@@ -24,7 +24,6 @@ from itertools import combinations
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.stats import t as student
 from torch import Tensor
 
 from debgcd.cluster.ward import DIRECT, Tree, ward
@@ -99,6 +98,8 @@ def _weigh(growth: Floats, found: Floats, known: int, most: int, crowding: Crowd
     by_draw = found.var(1, ddof=1).mean() / found.shape[1]
     variance = crowding.noise * (1 / known - 1 / candidates) + np.square(EXPONENT_ERROR * expected) + by_draw
     deviation = np.sqrt(np.maximum(variance, 1e-6))
+    from scipy.stats import t as student  # here, because it takes half a second to import
+
     log_likelihood = student.logpdf((seen - expected) / deviation, known - 1) - np.log(deviation)
     likelihood = np.exp(log_likelihood - log_likelihood.max())
     return Belief(candidates, likelihood * prior / (likelihood * prior).sum(), likelihood, True)

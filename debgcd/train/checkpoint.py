@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from safetensors.torch import save as save_tensors
@@ -26,6 +25,7 @@ from debgcd import ranks
 from debgcd.errors import DataError
 from debgcd.files import named_errors, new_folder, read_json, write_json
 from debgcd.model.network import Network
+from debgcd.train.optimiser import SGD
 
 TENSORS, FACTS = "state.safetensors", "state.json"
 
@@ -39,9 +39,7 @@ class State:
     facts: dict[str, Any] = field(default_factory=dict)
 
 
-def save(
-    folder: Path, step: int, network: Network, optimiser: torch.optim.Optimizer | None, keep: int, digest: str
-) -> None:
+def save(folder: Path, step: int, network: Network, optimiser: SGD | None, keep: int, digest: str) -> None:
     """Write the state after `step` steps, then delete all but the newest `keep` checkpoints; `digest` is the run's.
 
     optimiser: None for a method that does not train.
@@ -56,7 +54,7 @@ def save(
     prune(folder, keep)
 
 
-def resume(folder: Path, network: Network, optimiser: torch.optim.Optimizer | None, digest: str) -> int | None:
+def resume(folder: Path, network: Network, optimiser: SGD | None, digest: str) -> int | None:
     """Load the newest checkpoint and return its step; None if there is none yet. Refuses one of another `digest`."""
     saved = _newest(folder)
     if not saved:

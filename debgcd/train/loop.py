@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from debgcd import ranks, schedules
+from debgcd import ranks
 from debgcd.data.sampler import Draws, Sampler
 from debgcd.errors import DebgcdError
 from debgcd.files import write_json
@@ -34,6 +34,7 @@ from debgcd.schedules import Progress
 from debgcd.train import checkpoint
 from debgcd.train.finish import evaluate, evaluate_during_training, finish, prune, unlabelled, with_categories
 from debgcd.train.health import Watch
+from debgcd.train.optimiser import SGD, set_learning_rate, sgd
 from debgcd.train.run import Run
 from debgcd.train.setup import Setup
 from debgcd.train.stop import Interrupted, stop_requests
@@ -59,7 +60,7 @@ def length(schedule: ScheduleConfig, images: int, trains: bool = True) -> Length
 
 
 def step(
-    setup: Setup, optimiser: torch.optim.SGD, batch: Batch, progress: Progress, stop: threading.Event | None = None
+    setup: Setup, optimiser: SGD, batch: Batch, progress: Progress, stop: threading.Event | None = None
 ) -> Observed:
     """Algorithm 1, one iteration: loss, gradient, step. Where the loss is not finite, no parameter is changed.
 
@@ -219,27 +220,6 @@ def _own_draws(sampler: Sampler, number: int) -> Draws:
     if not missing:
         return own
     return Draws(np.append(own.draw, largest.draw[:missing]), np.append(own.image, largest.image[:missing]))
-
-
-def sgd(network: Network, schedule: ScheduleConfig) -> torch.optim.SGD:
-    """SGD over the tuned blocks and the heads; no weight decay on biases and other 1-D tensors unless `decay_all`."""
-    kinds: dict[tuple[float, float], list[torch.nn.Parameter]] = {}
-    for name, parameter in network.trained().items():
-        decay = schedule.weight_decay if parameter.ndim > 1 or schedule.decay_all else 0.0
-        share = schedule.tail_lr if name.startswith("tail.") else 1.0
-        kinds.setdefault((decay, share), []).append(parameter)
-    # few groups: a GPU then updates all tensors of one at once
-    groups = [{"params": same, "weight_decay": decay, "share": share} for (decay, share), same in kinds.items()]
-    return torch.optim.SGD(groups, lr=schedule.lr, momentum=schedule.momentum)
-
-
-def set_learning_rate(optimiser: torch.optim.SGD, schedule: ScheduleConfig, batch: int, progress: Progress) -> float:
-    """Cosine from lr · batch / 128 down to its share `lr_end`; returns the heads' rate."""
-    top = schedule.lr * batch / 128
-    lr = schedules.cosine(top, top * schedule.lr_end, progress.share)
-    for group in optimiser.param_groups:
-        group["lr"] = lr * group["share"]
-    return lr
 
 
 @dataclass(frozen=True)

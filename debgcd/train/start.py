@@ -263,12 +263,12 @@ def first_config(config: Config, first: str) -> Config:
 @contextmanager
 def _repeatable() -> Iterator[None]:
     """Algorithms whose results do not depend on timing; the caller's choice comes back afterwards."""
-    chosen = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    chosen = torch.get_deterministic_debug_mode()
     filled = deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.set_deterministic_debug_mode("warn")  # as use_deterministic_algorithms, which also loads torch's compiler
     deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # finds mistakes; a tenth of a step's time
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(chosen[0], warn_only=chosen[1])
+        torch.set_deterministic_debug_mode(chosen)
         deterministic.fill_uninitialized_memory = filled  # type: ignore[attr-defined]

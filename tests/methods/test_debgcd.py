@@ -34,7 +34,7 @@ from debgcd.model.neighbours import Neighbours
 from debgcd.model.network import Network, Output
 from debgcd.options import Config
 from debgcd.schedules import Progress
-from debgcd.train.loop import set_learning_rate, sgd
+from debgcd.train.optimiser import set_learning_rate, sgd
 
 ABLATIONS = {
     1: {"debiased": False, "auxiliary": False, "detector": False, "guidance": False},

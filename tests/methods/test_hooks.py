@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,6 +16,7 @@ import torch
 from forks import at_call, debgcd, result
 from numpy.typing import NDArray
 from safetensors.torch import load_file
+from tiers import tiered
 from torch import nn
 
 from debgcd import losses, methods
@@ -93,8 +95,7 @@ def words(shared_csv: Path, arguments: Callable[..., list[str]], tmp_path: Path)
     return for_run
 
 
-@pytest.mark.parametrize("bank", ["on", "off"])
-@pytest.mark.parametrize("number", [1, 4, 8, 12])
+@pytest.mark.parametrize(("bank", "number"), tiered([("on", 4), ("off", 8)], product(["on", "off"], [1, 4, 8, 12])))
 def test_killed_and_resumed_it_ends_in_the_same_bytes(
     tmp_path: Path, words: Callable[..., list[str]], bank: str, number: int
 ) -> None:

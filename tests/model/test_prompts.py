@@ -20,7 +20,7 @@ from debgcd.methods import METHODS
 from debgcd.methods.base import Batch, Sizes
 from debgcd.model.prompts import PixelPrompts, Prompted, PromptedViT
 from debgcd.schedules import Progress
-from debgcd.train.loop import sgd
+from debgcd.train.optimiser import sgd
 from debgcd.train.setup import build
 
 sys.path.append(str(Path(__file__).parents[1] / "train"))

@@ -27,6 +27,7 @@ from debgcd.options import Config
 from debgcd.ranks import group
 from debgcd.schedules import Progress
 from debgcd.train import loop
+from debgcd.train.optimiser import sgd
 from debgcd.train.setup import Setup, build
 
 STEPS = 12
@@ -74,7 +75,7 @@ def trained(
     network = network.to(kind)
     label = np.where(np.arange(IMAGES) % 2 == 0, np.arange(IMAGES) % KNOWN, -1)
     setup = Setup(network, method, None, label, np.zeros(IMAGES, bool), KNOWN, ())  # type: ignore[arg-type]
-    optimiser, views = loop.sgd(network, config.schedule), len(method.views)
+    optimiser, views = sgd(network, config.schedule), len(method.views)
     for step in range(STEPS if kind == torch.float32 else 2):
         numbers = step * IMAGES + np.arange(IMAGES)
         generator = torch.Generator().manual_seed(step)

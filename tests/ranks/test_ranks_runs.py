@@ -22,6 +22,7 @@ import pytest
 from forks import Hook, at_call, command, debgcd, die, forked, logged_steps, ranked, result, said
 from quick import train_arguments
 from safetensors.torch import load_file
+from tiers import soak, tiered
 from tiny import hub_model
 from torch import Tensor
 
@@ -36,9 +37,9 @@ STEPS = 12
 OWN: dict[str, dict[str, object]] = {  # settings that reach more of a method, or keep it from amplifying rounding
     "debgcd": {"heads__warm_start": "true"},
     "simgcd": {"heads__warm_start": "true"},
+    "promptcal": {"promptcal__memory": 30, "promptcal__negatives": 20},
     "infosieve": {"heads__hidden": 128, "heads__projection_width": 64},  # codes are less alike at the start
 }
-SOAK = bool(os.environ.get("DEBGCD_SOAK"))  # make soak: every step, either rank, every fault
 
 
 def together(words: Sequence[object], folder: Path, count: int = 2, hooks: dict[int, Hook] | None = None) -> list[int]:
@@ -260,7 +261,7 @@ SOME = [("hang", 8, 1)]  # torchrun's test below kills one, those of bad input r
 ALL = [(fault, step, rank) for fault in FAULTS for step in range(1, STEPS + 1) for rank in range(2)]
 
 
-@pytest.mark.parametrize(("fault", "step", "rank"), ALL if SOAK else SOME)
+@pytest.mark.parametrize(("fault", "step", "rank"), tiered(SOME, ALL))
 def test_a_rank_that_fails_ends_all_and_nothing_is_lost(
     job: Job, tmp_path: Path, fault: str, step: int, rank: int
 ) -> None:
@@ -285,7 +286,7 @@ def test_a_rank_that_fails_ends_all_and_nothing_is_lost(
     job.resume(run, tmp_path / "resumed")
 
 
-@pytest.mark.parametrize("rank", [0, 1] if SOAK else [1])
+@pytest.mark.parametrize("rank", tiered([1], [0, 1]))
 def test_a_signal_to_one_rank_stops_all_after_one_checkpoint(job: Job, tmp_path: Path, rank: int) -> None:
     run = tmp_path / "run"
     hook = at_call("debgcd.train.loop.step", 5, lambda: os.kill(os.getpid(), signal.SIGTERM))
@@ -295,7 +296,7 @@ def test_a_signal_to_one_rank_stops_all_after_one_checkpoint(job: Job, tmp_path:
     job.resume(run, tmp_path / "resumed")
 
 
-@pytest.mark.skipif(not SOAK, reason="make soak")
+@soak
 def test_another_number_of_ranks_goes_on_and_says_so(job: Job, tmp_path: Path) -> None:
     run = tmp_path / "run"
     hook = at_call("debgcd.train.loop.step", 5, lambda: os.kill(os.getpid(), signal.SIGTERM))
@@ -356,7 +357,7 @@ def agent(words: Sequence[str], folder: Path, whom: str, what: str, restarts: in
 
 
 Launch = Callable[[Sequence[str], Path, str, str, int], tuple[int, str]]
-LAUNCHES = [agent, torchrun] if SOAK else [agent]
+LAUNCHES = tiered([agent], [agent, torchrun])
 
 
 @pytest.mark.parametrize("launch", LAUNCHES)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable, Iterator
+from itertools import product
 from typing import Any
 
 import pytest
 from browsers import chromium
 from hostile_names import BAD
 from served import Serve, Served
+from tiers import tiered
 
 if chromium() is None:
     pytest.skip("no Chromium", allow_module_level=True)  # tests/conftest.py says how to get it
@@ -254,8 +256,9 @@ def test_what_the_server_refuses_is_said_and_changes_nothing(tab: Page) -> None:
     bad.clear()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1440, 390])
+@pytest.mark.parametrize(
+    ("width", "scheme"), tiered([(1440, "dark"), (390, "light")], product([1440, 390], ["light", "dark"]))
+)
 def test_everyone_can_use_it(browser: Browser, server: Served, width: int, scheme: Any) -> None:
     """axe-core finds nothing serious, in the page and in its dialogs; a phone needs no sideways scrolling."""
     tab = opened(browser, server, viewport={"width": width, "height": 844}, color_scheme=scheme)

@@ -14,11 +14,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-# loaded before the first fork, not in each: torch's optimisers load _dynamo when the first one is made
-import torch._dynamo  # noqa: F401
-
 import debgcd.inference.predict
 import debgcd.train.start
+from debgcd.machine import versions
+from debgcd.model.lite import load_lite
+
+# read before the first fork, not in each
+load_lite(1)
+versions()
 
 Hook = Callable[[], Any]
 

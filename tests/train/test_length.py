@@ -25,7 +25,8 @@ from debgcd.model.network import Network
 from debgcd.options import ScheduleConfig
 from debgcd.schedules import Progress
 from debgcd.train import loop
-from debgcd.train.loop import Length, length, set_learning_rate, sgd
+from debgcd.train.loop import Length, length
+from debgcd.train.optimiser import SGD, set_learning_rate, sgd
 from debgcd.train.setup import Setup
 
 Train = Callable[..., Any]
@@ -112,6 +113,29 @@ def test_by_epoch_the_rate_is_that_of_torchs_scheduler_stepped_once_per_epoch() 
             assert ours == pytest.approx(theirs.param_groups[0]["lr"], rel=1e-9)
         theirs.step()
         scheduler.step()
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("decay", [0.0, 1e-2])
+def test_our_sgd_is_torchs_to_the_bit(momentum: float, decay: float) -> None:
+    """Ten steps with a new rate each; the second parameter has no gradient in some of them, the third never has one."""
+    generator = torch.Generator().manual_seed(0)
+    start = [torch.randn(4, 3, generator=generator) for _ in range(3)]
+    ours, theirs = ([torch.nn.Parameter(x.clone()) for x in start] for _ in range(2))
+    own = SGD([{"params": ours, "weight_decay": decay}], 0.1, momentum)
+    other = torch.optim.SGD([{"params": theirs, "weight_decay": decay}], lr=0.1, momentum=momentum)
+    for step in range(10):
+        own.zero_grad()
+        other.zero_grad()
+        for i, parameters in enumerate(zip(ours, theirs, strict=True)):
+            gradient = torch.randn(4, 3, generator=generator)
+            for parameter in parameters if i == 0 or (i == 1 and step % 3) else ():
+                parameter.grad = gradient.clone()
+        for optimiser in (own, other):
+            optimiser.param_groups[0]["lr"] = 0.1 / (step + 1)
+            optimiser.step()
+        assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+    assert torch.equal(ours[2], start[2]) and not torch.equal(ours[1], start[1])
 
 
 def test_an_epoch_that_is_cut_short_counts_as_one() -> None:

@@ -24,6 +24,7 @@ from debgcd.methods.base import Batch, Loss
 from debgcd.methods.debgcd import DebGCD
 from debgcd.model.network import Network
 from debgcd.schedules import Progress
+from debgcd.train.optimiser import SGD
 from debgcd.train.run import require_new
 
 Train = Callable[..., Any]
@@ -118,7 +119,12 @@ def test_the_lock_is_held_while_a_run_trains(run: Path, tmp_path: Path) -> None:
     def second() -> None:
         (tmp_path / "code").write_text(str(debgcd(["resume", run, "--no-report"], tmp_path / "second")))
 
-    assert debgcd(["resume", run, "--no-report"], tmp_path / "first", at_call("torch.optim.SGD.step", 2, second)) == 0
+    assert (
+        debgcd(
+            ["resume", run, "--no-report"], tmp_path / "first", at_call("debgcd.train.optimiser.SGD.step", 2, second)
+        )
+        == 0
+    )
     assert (tmp_path / "code").read_text() == "2"
     assert "another process" in (tmp_path / "second").read_text()
 
@@ -136,9 +142,9 @@ def spoil(monkeypatch: pytest.MonkeyPatch, step: int, change: Callable[[torch.Te
         total = change(found.total) if calls[0] > step else found.total
         return Loss(total, found.terms, found.hard_label)
 
-    real = torch.optim.SGD.step
+    real = SGD.step
     monkeypatch.setattr(DebGCD, "loss", loss)
-    monkeypatch.setattr(torch.optim.SGD, "step", lambda self: (steps.append(1), real(self)))
+    monkeypatch.setattr(SGD, "step", lambda self: (steps.append(1), real(self)))
     return steps
 
 
@@ -233,7 +239,7 @@ def test_an_image_that_is_gone(
 ) -> None:
     run = tmp_path / "run"
     words = arguments(tiny_folder, run, "--bank", bank, "--workers", workers)
-    assert debgcd(words, tmp_path / "log", at_call("torch.optim.SGD.step", 5)) == -signal.SIGKILL
+    assert debgcd(words, tmp_path / "log", at_call("debgcd.train.optimiser.SGD.step", 5)) == -signal.SIGKILL
     (tiny_folder / "unlabelled").rename(tmp_path / "moved")
     said = command("resume", run, "--no-report")
     assert said.code == 3 and f"{tiny_folder}/unlabelled/" in said.complaint and "put the file back" in said.complaint

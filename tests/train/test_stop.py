@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import multiprocessing
 import os
 import select
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 from forks import at_call, debgcd, result
 from quick import train_arguments
+from tiers import tiered
 from torch.utils.data import Dataset
 
 from debgcd.data.loader import ahead
@@ -27,18 +29,39 @@ PHASES = {
     "beginning": "debgcd.train.start.create_run",
     "building a bank": "debgcd.train.bank._passes",
     "clustering": "debgcd.methods.kmeans.kmeans",
-    "training": "torch.optim.SGD.step",
+    "training": "debgcd.train.optimiser.SGD.step",
     "evaluating": "debgcd.train.loop.unlabelled",
     "finishing": "debgcd.train.finish.save_model",
 }
 BEFORE = ("reading images", "deciding", "hashing images", "beginning")  # there is nothing yet to be resumed
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("phase", PHASES)
+SIGNALS = [signal.SIGTERM, signal.SIGINT]
+TURNS = [(phase, SIGNALS[i % 2]) for i, phase in enumerate(PHASES)]
+
+
+@pytest.fixture(scope="module")
+def wholes(
+    shared_folder: Path, arguments: Callable[..., list[str]], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Path]:
+    """wholes(method): an undisturbed run, made once."""
+    folder = tmp_path_factory.mktemp("wholes")
+
+    def of(method: str) -> Path:
+        run = folder / method
+        if not run.exists():
+            words = arguments(shared_folder, run, "--method", method, "--bank", "on", "--cache", folder / "cache")
+            assert debgcd(words, folder / "log") == 0, (folder / "log").read_text("utf-8")
+        return run
+
+    return of
+
+
+@pytest.mark.parametrize(("phase", "number"), tiered(TURNS, itertools.product(PHASES, SIGNALS)))
 def test_how_to_go_on_is_said_in_every_phase(
     shared_folder: Path,
     arguments: Callable[..., list[str]],
+    wholes: Callable[[str], Path],
     tmp_path: Path,
     phase: str,
     number: signal.Signals,
@@ -54,8 +77,7 @@ def test_how_to_go_on_is_said_in_every_phase(
     assert said.splitlines()[-1] == f"debgcd: stopped; {advice}" and "Traceback" not in said
     assert not (run / "predictions.csv").exists()
     assert debgcd(words if phase in BEFORE else ["resume", run, "--no-report"], log) == 0, log.read_text("utf-8")
-    assert debgcd(arguments(shared_folder, tmp_path / "whole", *common), log) == 0
-    assert result(run) == result(tmp_path / "whole")
+    assert result(run) == result(wholes(method))
 
 
 TERMINATED = """

@@ -1,0 +1,77 @@
+"""The optimiser of the network's trained parameters, and its learning rate."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from debgcd import schedules
+from debgcd.model.network import Network
+from debgcd.options import ScheduleConfig
+from debgcd.schedules import Progress
+
+
+class SGD:
+    """torch.optim.SGD with momentum, to the bit. Torch's own loads its compiler when it is made: a third of a run's start.
+
+    param_groups: dicts with `params`, `weight_decay` and whatever the caller keeps there; each gets `lr` and `momentum`.
+    """
+
+    def __init__(self, param_groups: list[dict[str, Any]], lr: float, momentum: float):
+        self.param_groups = [{"lr": lr, "momentum": momentum, **group} for group in param_groups]
+        self.state: dict[nn.Parameter, dict[str, Tensor]] = defaultdict(dict)
+
+    def zero_grad(self) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """v ← momentum · v + (gradient + decay · θ); θ ← θ − lr · v. A parameter without a gradient stays as it is."""
+        for group in self.param_groups:
+            parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
+            if not parameters:
+                continue
+            directions = [parameter.grad for parameter in parameters]
+            if group["weight_decay"]:
+                directions = list(torch._foreach_add(directions, parameters, alpha=group["weight_decay"]))
+            if group["momentum"]:
+                directions = self._with_momentum(parameters, directions, group["momentum"])
+            torch._foreach_add_(parameters, directions, alpha=-group["lr"])
+
+    def _with_momentum(self, parameters: list[nn.Parameter], directions: list[Tensor], momentum: float) -> list[Tensor]:
+        kept = [self.state[parameter].get("momentum_buffer") for parameter in parameters]
+        old = [(buffer, direction) for buffer, direction in zip(kept, directions, strict=True) if buffer is not None]
+        if old:
+            buffers, added = map(list, zip(*old, strict=True))
+            torch._foreach_mul_(buffers, momentum)
+            torch._foreach_add_(buffers, added)
+        for parameter, buffer, direction in zip(parameters, kept, directions, strict=True):
+            if buffer is None:
+                self.state[parameter]["momentum_buffer"] = direction.clone()
+        return [self.state[parameter]["momentum_buffer"] for parameter in parameters]
+
+
+def sgd(network: Network, schedule: ScheduleConfig) -> SGD:
+    """SGD over the tuned blocks and the heads; no weight decay on biases and other 1-D tensors unless `decay_all`."""
+    kinds: dict[tuple[float, float], list[torch.nn.Parameter]] = {}
+    for name, parameter in network.trained().items():
+        decay = schedule.weight_decay if parameter.ndim > 1 or schedule.decay_all else 0.0
+        share = schedule.tail_lr if name.startswith("tail.") else 1.0
+        kinds.setdefault((decay, share), []).append(parameter)
+    # few groups: a GPU then updates all tensors of one at once
+    groups = [{"params": same, "weight_decay": decay, "share": share} for (decay, share), same in kinds.items()]
+    return SGD(groups, schedule.lr, schedule.momentum)
+
+
+def set_learning_rate(optimiser: SGD, schedule: ScheduleConfig, batch: int, progress: Progress) -> float:
+    """Cosine from lr · batch / 128 down to its share `lr_end`; returns the heads' rate."""
+    top = schedule.lr * batch / 128
+    lr = schedules.cosine(top, top * schedule.lr_end, progress.share)
+    for group in optimiser.param_groups:
+        group["lr"] = lr * group["share"]
+    return lr
