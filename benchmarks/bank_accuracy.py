@@ -18,10 +18,10 @@ from typing import Any
 from grid import classes_in_turn, finished_run, mean_and_error, scores, settings, write_between
 
 from debgcd import config as configuration
-from debgcd.bench.networks import trunk_type
-from debgcd.data.manifest import read_manifest
-from debgcd.machine import facts
+from debgcd.data.sources import read_manifest
+from debgcd.reproduce.bench.networks import trunk_type
 from debgcd.reproduce.scale import classes_of
+from debgcd.system.machine import facts
 
 ROOT = Path(__file__).resolve().parent.parent
 SEEDS = (0, 1, 2)

@@ -24,13 +24,13 @@ sys.path.insert(0, str(HERE))  # for grid.py
 
 from grid import write_between  # noqa: E402
 
-from debgcd.machine import facts  # noqa: E402
 from debgcd.model import backbone as backbones  # noqa: E402
 from debgcd.model.backbone import Backbone  # noqa: E402
 from debgcd.model.lite import load_lite  # noqa: E402
 from debgcd.model.load import load_backbone  # noqa: E402
 from debgcd.model.prompts import PixelPrompts, Prompted  # noqa: E402
 from debgcd.reproduce.table import markdown  # noqa: E402
+from debgcd.system.machine import facts  # noqa: E402
 
 SIDE, BATCH, FEW = 160, 256, 64
 

@@ -25,10 +25,10 @@ from grid import write_between
 from sklearn.cluster import KMeans
 from torch import Tensor
 
-from debgcd.bench.session import Peak
 from debgcd.cluster.kmeans import kmeans
-from debgcd.machine import cores, processor
-from debgcd.progress import progress, say
+from debgcd.reproduce.bench.session import Peak
+from debgcd.system.machine import cores, processor
+from debgcd.system.progress import progress, say
 
 ROOT = Path(__file__).resolve().parent.parent
 FILE, PAGE = ROOT / "docs" / "clustering.json", ROOT / "docs" / "unknown_k.md"

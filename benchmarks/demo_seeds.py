@@ -16,7 +16,7 @@ from pathlib import Path
 from grid import write_between
 
 from debgcd.demo import demo
-from debgcd.machine import cores, processor
+from debgcd.system.machine import cores, processor
 
 ROOT = Path(__file__).resolve().parent.parent
 SEEDS = (0, 1, 2)

@@ -27,12 +27,12 @@ from sklearn.cluster import KMeans
 from torch import Tensor
 
 from debgcd import config as configuration
-from debgcd.bench.networks import trunk_type
 from debgcd.cluster.estimate_k import Estimate, estimate_k
 from debgcd.data.manifest import Manifest
 from debgcd.evaluate import clustering_accuracy
-from debgcd.machine import cache_folder, facts
-from debgcd.progress import progress, say
+from debgcd.reproduce.bench.networks import trunk_type
+from debgcd.system.machine import cache_folder, facts
+from debgcd.system.progress import progress, say
 from debgcd.train.decide import decide
 from debgcd.train.setup import centre_tokens, frozen_features
 

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from debgcd import config as configuration
+from debgcd.config.schema import Config
 from debgcd.data.manifest import Manifest
 from debgcd.demo import digits
 from debgcd.errors import DataError
-from debgcd.options import Config
-from debgcd.progress import say
 from debgcd.reproduce.run import read_first
 from debgcd.reproduce.scale import part
-from debgcd.train.run import Run, require_new
+from debgcd.run.directory import Run, require_new
+from debgcd.system.progress import say
 from debgcd.train.start import begin, resume
 
 

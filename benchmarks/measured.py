@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from debgcd.cli import main
-from debgcd.files import write_json
-from debgcd.machine import facts
+from debgcd.system.files import write_json
+from debgcd.system.machine import facts
 from debgcd.train import setup
 
 

@@ -18,10 +18,10 @@ from typing import Any
 from grid import images_of, scores, write_between
 
 from debgcd import config as configuration
-from debgcd.bench.networks import trunk_type
-from debgcd.machine import cache_folder, facts
-from debgcd.progress import duration
+from debgcd.reproduce.bench.networks import trunk_type
 from debgcd.reproduce.scale import classes_of
+from debgcd.system.machine import cache_folder, facts
+from debgcd.system.progress import duration
 from debgcd.train.start import begin
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -26,18 +26,18 @@ from PIL import Image
 from torch.nn.functional import normalize
 
 from debgcd import config as configuration
-from debgcd import ranks
+from debgcd.config.schedules import Progress
 from debgcd.data.sampler import Draws
-from debgcd.files import csv_text
-from debgcd.inference.categories import Category, categories
-from debgcd.inference.infer import Inference
-from debgcd.inference.predict import COLUMNS, prediction_table, predictions_csv
-from debgcd.machine import facts
+from debgcd.infer.infer import Inference
+from debgcd.infer.predict import COLUMNS, prediction_table, predictions_csv
 from debgcd.methods import create
 from debgcd.methods.base import Batch, Sizes
 from debgcd.model.network import Network, Output
-from debgcd.progress import say
-from debgcd.schedules import Progress
+from debgcd.run.categories import Category, categories
+from debgcd.system import distributed
+from debgcd.system.files import csv_text
+from debgcd.system.machine import facts
+from debgcd.system.progress import say
 
 ROOT = Path(__file__).resolve().parent.parent
 FILE, PAGE = ROOT / "docs" / "scale.json", ROOT / "docs" / "scale.md"
@@ -128,14 +128,17 @@ def measured() -> dict[str, float]:
 
 
 def transfers() -> None:
-    with ranks.joined():
+    with distributed.joined():
         said = torch.zeros(VIEWS // SMALLER, WORDS_PER_ROW)
         gradient = torch.zeros(PARAMETERS // SMALLER)
-        found = {"gather": timed(lambda: ranks.gather(said)), "average": timed(lambda: ranks.average([gradient]))}
-        sizes = {"gather": said.numel() * 4 * ranks.count(), "average": gradient.numel() * 4}
-        if ranks.rank() == 0:
+        found = {
+            "gather": timed(lambda: distributed.gather(said)),
+            "average": timed(lambda: distributed.average([gradient])),
+        }
+        sizes = {"gather": said.numel() * 4 * distributed.count(), "average": gradient.numel() * 4}
+        if distributed.rank() == 0:
             print(json.dumps({name: sizes[name] / seconds / 1e9 for name, seconds in found.items()}), flush=True)
-        ranks.meet()
+        distributed.barrier()
 
 
 def parts(folder: Path) -> dict[str, float]:
@@ -164,7 +167,7 @@ def parts(folder: Path) -> dict[str, float]:
 def timed(work: Any, repeats: int = 15) -> float:
     times = []
     for _ in range(repeats):
-        ranks.meet()
+        distributed.barrier()
         begun = time.perf_counter()
         work()
         times.append(time.perf_counter() - begun)

@@ -18,10 +18,10 @@ from pathlib import Path
 from grid import write_between
 from playwright.sync_api import Browser, sync_playwright
 
-from debgcd.machine import cache_folder, facts
 from debgcd.report import thumbnails
 from debgcd.report.page import write_report
-from debgcd.train.run import Run
+from debgcd.run.directory import Run
+from debgcd.system.machine import cache_folder, facts
 from debgcd.train.start import finished_run
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -32,16 +32,16 @@ from numpy.typing import NDArray
 
 from debgcd import config as configuration
 from debgcd.evaluate import clustering_accuracy
-from debgcd.inference.acts import ACCEPTED
-from debgcd.inference.decisions import Log, read_review
-from debgcd.inference.infer import infer_shared
-from debgcd.machine import cache_folder, facts
-from debgcd.progress import say
+from debgcd.infer.infer import infer_shared
 from debgcd.report.look import look
 from debgcd.report.trust import order_of_interest
 from debgcd.reproduce.scale import classes_of
-from debgcd.train.again import again_config, reviewed_images
-from debgcd.train.run import Run, open_run, require_new
+from debgcd.review.log import Log, read_review
+from debgcd.review.state import ACCEPTED
+from debgcd.run.directory import Run, open_run, require_new
+from debgcd.system.machine import cache_folder, facts
+from debgcd.system.progress import say
+from debgcd.train.continue_run import again_config, reviewed_images
 from debgcd.train.start import begin, open_setup, resume
 
 ROOT = Path(__file__).resolve().parent.parent

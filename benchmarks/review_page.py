@@ -31,11 +31,11 @@ from grid import write_between
 from quick import train_arguments
 
 from debgcd.cli import main as debgcd
-from debgcd.files import csv_text, write_bytes, write_text
-from debgcd.inference.predict import COLUMNS
-from debgcd.machine import facts
-from debgcd.review.similar import feature_file
-from debgcd.train.run import IMAGES, open_run
+from debgcd.infer.predict import COLUMNS
+from debgcd.review.page.similar import feature_file
+from debgcd.run.directory import IMAGES, open_run
+from debgcd.system.files import csv_text, write_bytes, write_text
+from debgcd.system.machine import facts
 
 ROOT = Path(__file__).resolve().parent.parent
 LOADS, ROWS, PER_FRAME, ACTS = 5, 5000, 5, 10

@@ -20,11 +20,11 @@ from grid import images_of, write_between
 from scipy.stats import spearmanr
 
 from debgcd import config as configuration
-from debgcd.machine import cache_folder, facts
 from debgcd.report.look import Look, look
 from debgcd.report.trust import PARTS
 from debgcd.reproduce.grid import Cell, ImageList, cell, devices, finish
 from debgcd.reproduce.scale import classes_of
+from debgcd.system.machine import cache_folder, facts
 from debgcd.train.start import finished_run
 
 ROOT = Path(__file__).resolve().parent.parent

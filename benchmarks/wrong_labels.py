@@ -20,9 +20,9 @@ from estimate_k import lite_features
 from grid import images_of, write_between
 
 from debgcd.data.manifest import Manifest
-from debgcd.machine import cache_folder, facts
-from debgcd.model.doubts import CLEARLY, doubts
-from debgcd.progress import say
+from debgcd.novelty.suspicious_labels import CLEARLY, doubts
+from debgcd.system.machine import cache_folder, facts
+from debgcd.system.progress import say
 
 ROOT = Path(__file__).resolve().parent.parent
 FILE, PAGE = ROOT / "docs" / "wrong_labels.json", ROOT / "README.md"

@@ -11,16 +11,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from debgcd.data.manifest import Manifest, lost_classes, scan
+from debgcd.config.schema import Config
+from debgcd.data.manifest import Manifest, lost_classes
+from debgcd.data.scan import scan
 from debgcd.errors import DebgcdError
-from debgcd.inference.card import views_label
-from debgcd.machine import cache_folder
 from debgcd.methods import METHODS
-from debgcd.model.doubts import CLEARLY, doubts, shares_of_labels
-from debgcd.model.neighbours import UNEVEN
-from debgcd.options import Config
-from debgcd.progress import progress
-from debgcd.train.bank import bank_bytes, token_shape
+from debgcd.novelty.suspicious_labels import CLEARLY, doubts, shares_of_labels
+from debgcd.novelty.vote import UNEVEN
+from debgcd.run.model_folder import views_label
+from debgcd.system.machine import cache_folder
+from debgcd.system.progress import progress
+from debgcd.tokens.bank import bank_bytes, token_shape
 from debgcd.train.decide import decide
 from debgcd.train.loop import length
 from debgcd.train.quality import Level, Quality, levels

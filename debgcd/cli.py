@@ -15,7 +15,7 @@ from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
-from debgcd import __version__, ranks
+from debgcd import __version__
 from debgcd.commands import (
     bench,
     check,
@@ -34,7 +34,8 @@ from debgcd.commands import (
     train,
 )
 from debgcd.errors import DataError, DebgcdError, UsageError
-from debgcd.progress import say
+from debgcd.system import distributed
+from debgcd.system.progress import say
 
 EXAMPLES = """\
 examples:
@@ -91,8 +92,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _complain("the working directory was deleted; change to a folder that exists", DataError.exit_code)
     try:
         if options.command not in RANKED:  # one process does it, with nobody to wait for
-            return 0 if ranks.launched() and os.environ["RANK"] != "0" else _do(options)
-        with ranks.joined():
+            return 0 if distributed.launched() and os.environ["RANK"] != "0" else _do(options)
+        with distributed.joined():
             return _do(options)
     except DebgcdError as error:
         return _complain(str(error), error.exit_code)
@@ -103,13 +104,13 @@ def _do(options: argparse.Namespace) -> int:
     with _termination_as_interrupt():
         try:
             with _calm_after_an_error(), _results_of_the_first_rank():
-                ranks.require_same_code()
+                distributed.require_same_code()
                 options.command(options)
                 sys.stdout.flush()  # here, where what goes wrong can still be said
-                ranks.meet()
+                distributed.barrier()
             return 0
         except DebgcdError as error:
-            again = _how_to_go_on(options) if isinstance(error, ranks.Lost) else ""
+            again = _how_to_go_on(options) if isinstance(error, distributed.Lost) else ""
             return _complain(_with_flags(str(error), options) + again, error.exit_code)
         except KeyboardInterrupt:
             again = "; to start again, repeat the command" if options.command is train.train else ""
@@ -119,7 +120,7 @@ def _do(options: argparse.Namespace) -> int:
             return 128 + signal.SIGPIPE
         except OSError as error:
             if error.errno not in PLACES:
-                ranks.failed()
+                distributed.failed()
                 raise
             where = f" {error.filename}" if error.filename else ""
             if error.filename is None and error.errno in UNWRITTEN:  # files that are written say their names
@@ -129,7 +130,7 @@ def _do(options: argparse.Namespace) -> int:
                 f"cannot use{where}: {error.strerror}; {_advice(error, options)}{_how_to_go_on(options)}", 3
             )
         except BaseException:
-            ranks.failed()
+            distributed.failed()
             raise
 
 
@@ -186,7 +187,7 @@ def _calm_after_an_error() -> Iterator[None]:
 @contextmanager
 def _results_of_the_first_rank() -> Iterator[None]:
     """Results go to standard output once, however many ranks there are."""
-    if not ranks.rank():
+    if not distributed.rank():
         yield
         return
     with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
@@ -202,16 +203,18 @@ def _has_working_directory() -> bool:
 
 
 def _complain(text: str, code: int) -> int:
-    if ranks.failed():  # of several ranks, the first one whose error it is
-        whose = f"rank {ranks.rank()} on {socket.gethostname()}: " if ranks.rank() and code in (2, 3) else ""
+    if distributed.failed():  # of several ranks, the first one whose error it is
+        whose = (
+            f"rank {distributed.rank()} on {socket.gethostname()}: " if distributed.rank() and code in (2, 3) else ""
+        )
         say(f"debgcd: {whose}{text}", every_rank=True)
     return code
 
 
 def _advice(error: OSError, options: argparse.Namespace) -> str:
     """What to do about an OSError: freeing space helps only if the disk is full, and the cache has its own option."""
-    from debgcd.files import FULL
-    from debgcd.machine import cache_folder
+    from debgcd.system.files import FULL
+    from debgcd.system.machine import cache_folder
 
     room = "free some space or " if error.errno in FULL else ""
     where = Path(os.path.abspath(error.filename)) if isinstance(error.filename, str) else Path("/")
@@ -232,7 +235,7 @@ def _how_to_go_on(options: argparse.Namespace) -> str:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> Any:
-        if ranks.launched() and os.environ["RANK"] != "0":
+        if distributed.launched() and os.environ["RANK"] != "0":
             raise SystemExit(UsageError.exit_code)  # all ranks have the same words, and rank 0 speaks
         raise SystemExit(_complain(f"{message}; see {self.prog} --help", UsageError.exit_code))
 

@@ -9,16 +9,17 @@ from typing import Any
 import numpy as np
 
 from debgcd import config as configuration
-from debgcd.data.manifest import Manifest, from_arrays, read_manifest, write_manifest
+from debgcd.config.schema import Config
+from debgcd.data.manifest import Manifest, from_arrays, write_manifest
+from debgcd.data.sources import read_manifest
 from debgcd.errors import DataError, UsageError
-from debgcd.figures import draw_exemplars
-from debgcd.files import read_json, write_json
-from debgcd.machine import cache_folder
-from debgcd.options import Config
-from debgcd.progress import say
+from debgcd.report.figures import draw_exemplars
+from debgcd.run.directory import Run, open_run, require_new
+from debgcd.system.files import read_json, write_json
+from debgcd.system.machine import cache_folder
+from debgcd.system.progress import say
 from debgcd.train.decide import decide
 from debgcd.train.finish import read_evaluation, read_predictions
-from debgcd.train.run import Run, open_run, require_new
 from debgcd.train.setup import open_tokens
 from debgcd.train.start import begin, resume
 

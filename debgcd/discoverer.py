@@ -16,20 +16,19 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 
 from debgcd import config as configuration
-from debgcd.data.decode import Reason
-from debgcd.data.given import given_column, given_images
-from debgcd.data.manifest import Manifest, from_arrays, from_paths
-from debgcd.data.rows import label_text
+from debgcd.config.schema import Config, k_values
+from debgcd.data.image.decode import Reason
+from debgcd.data.manifest import Manifest, from_arrays, from_paths, label_text
+from debgcd.data.python_inputs import given_column, given_images
 from debgcd.errors import UsageError
-from debgcd.files import write_json
-from debgcd.inference import predict as prediction
-from debgcd.inference.categories import Category, find, living
-from debgcd.inference.decisions import Log, changed, outcome
-from debgcd.inference.model import LABELS, Label, Model, save_model
-from debgcd.machine import cache_folder
-from debgcd.options import Config, k_values
+from debgcd.infer import predict as prediction
+from debgcd.review.log import Log, changed, outcome
+from debgcd.run.categories import Category, find, living
+from debgcd.run.directory import new_run, require_new
+from debgcd.run.model_folder import LABELS, Label, Model, save_model
+from debgcd.system.files import write_json
+from debgcd.system.machine import cache_folder
 from debgcd.train.decide import choose_preset
-from debgcd.train.run import new_run, require_new
 from debgcd.train.start import begin_locked, require_ready
 
 Images = Sequence[Any] | NDArray[Any]  # see `Discoverer`

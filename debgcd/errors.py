@@ -4,6 +4,11 @@ Each message is one sentence: what is wrong, where, and what to do about it. Mes
 because users of the Python API see them too; `cli.py` adds the flag where it can.
 """
 
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
 
 class DebgcdError(Exception):
     """Base class of all errors that are shown to the user as one line."""
@@ -21,3 +26,11 @@ class DataError(DebgcdError):
     """The call was right but the files cannot be used: no images, a corrupted checkpoint, a full disk."""
 
     exit_code = 3
+
+
+def suggest(name: str, allowed: Sequence[str]) -> str:
+    """ " (did you mean ...?)" for a misspelt name, or the allowed names if there are fewer than 20."""
+    close = difflib.get_close_matches(name, allowed, n=1)
+    return (
+        f" (did you mean {close[0]!r}?)" if close else f" (allowed: {', '.join(allowed)})" if len(allowed) < 20 else ""
+    )

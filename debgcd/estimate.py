@@ -9,12 +9,13 @@ from typing import Any
 
 from debgcd import config as configuration
 from debgcd.cluster.estimate_k import Estimate, Way
-from debgcd.data.manifest import Manifest, lost_classes, require_trainable, scan
-from debgcd.machine import cache_folder
-from debgcd.options import Config
-from debgcd.progress import progress, say
+from debgcd.config.schema import Config
+from debgcd.data.manifest import Manifest, lost_classes, require_trainable
+from debgcd.data.scan import scan
+from debgcd.run.directory import open_run
+from debgcd.system.machine import cache_folder
+from debgcd.system.progress import progress, say
 from debgcd.train.decide import decide, estimate, run_backbone
-from debgcd.train.run import open_run
 from debgcd.train.setup import centre_tokens, frozen_features, open_tokens
 
 

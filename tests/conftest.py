@@ -12,8 +12,9 @@ import pytest
 from browsers import ADVICE, chromium
 from miniatures import Made, draw
 from quick import train_arguments
+from shared_runs import SharedRuns
 
-from debgcd.data.benchmarks import Facts, facts_of, resolve
+from debgcd.datasets import Facts, facts_of, resolve
 
 LONGEST = (  # files that take longest, first, so that no worker ends with one of them (pytest-xdist, --dist loadfile)
     "ranks/test_ranks_runs.py",
@@ -101,6 +102,14 @@ def shared_csv(shared_folder: Path) -> Path:
     return _make_csv(shared_folder)
 
 
+@pytest.fixture(scope="session")
+def shared_runs(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> SharedRuns:
+    """A finished run of each method, made once."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base if worker_id == "master" else base.parent) / "shared-runs"
+    return SharedRuns(folder, lambda images: _make_csv(_make_folder(images)))
+
+
 @dataclass(frozen=True)
 class Said:
     """How a command ended."""
@@ -182,7 +191,7 @@ def published(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Made], Facts]:
     def set_to(name: str, made: Made) -> Facts:
         facts = replace(facts_of(name), train=len(made.train), test=len(made.test))
         monkeypatch.setattr(
-            "debgcd.data.benchmarks.facts_of", lambda wanted: facts if resolve(wanted) == name else facts_of(wanted)
+            "debgcd.datasets.facts_of", lambda wanted: facts if resolve(wanted) == name else facts_of(wanted)
         )
         return facts
 

@@ -18,7 +18,7 @@ import numpy as np
 from PIL import Image
 from scipy.io import savemat
 
-from debgcd.data.benchmarks import facts_of
+from debgcd.datasets import facts_of
 
 COLOURS = {
     "cat": (210, 60, 50),

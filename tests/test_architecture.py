@@ -17,28 +17,29 @@ PACKAGE = ROOT / "debgcd"
 
 # A module may import from its own room and from those before it.
 ROOMS = [
-    {"errors", "ranks", "files", "progress", "store", "schedules", "overlay", "options", "machine"},
+    {"errors", "system", "config.schema", "config.merge", "config.schedules"},
     {"data"},
+    {"datasets"},
     {"model"},
+    {"tokens"},
     {"losses"},
     {"evaluate"},
+    {"novelty"},
     {"cluster"},
     {"methods"},
     {"config"},
-    {"inference"},
+    {"run", "review.state", "review.log"},
+    {"infer"},
     {"train"},
     {"check", "estimate", "discoverer"},
-    {"figures"},
     {"report"},
     {"review"},
     {"export"},
     {"demo"},
-    {"bench"},
     {"reproduce"},
     {"commands", "cli", "__main__"},
 ]
-LONGEST = 300
-LONGER = {"debgcd.config": "one place for how a configuration comes about"}  # module -> why it may be longer
+LONGEST = 500  # lines: one concept per file
 
 
 def module_name(path: Path) -> str:
@@ -51,10 +52,13 @@ TREES = {name: ast.parse(path.read_text("utf-8")) for name, path in MODULES.item
 
 
 def room(module: str) -> int:
-    top = module.split(".")[1]
-    found = [i for i, names in enumerate(ROOMS) if top in names]
-    assert found, f"{module} is in no room: add {top!r} to ROOMS and to docs/architecture.md"
-    return found[0]
+    """The place of a module's room; a part of a package may have a place of its own."""
+    parts = module.split(".")[1:]
+    for length in range(len(parts), 0, -1):
+        found = [i for i, names in enumerate(ROOMS) if ".".join(parts[:length]) in names]
+        if found:
+            return found[0]
+    raise AssertionError(f"{module} is in no room: add {parts[0]!r} to ROOMS and to docs/architecture.md")
 
 
 def imported(tree: ast.AST) -> Iterator[str]:
@@ -65,8 +69,10 @@ def imported(tree: ast.AST) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "write the whole name: from debgcd.x import y"
             assert node.module is not None
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            members = [f"{node.module}.{alias.name}" for alias in node.names]
+            if not all(member in MODULES for member in members):  # more than modules of a package
+                yield node.module
+            yield from members
 
 
 def own_imports(module: str) -> set[str]:
@@ -83,7 +89,7 @@ def calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
 
 def test_there_is_something_to_check() -> None:
     assert len(MODULES) > 50
-    assert own_imports("debgcd.methods.debgcd") >= {"debgcd.losses", "debgcd.schedules", "debgcd.model.heads"}
+    assert own_imports("debgcd.methods.debgcd") >= {"debgcd.losses", "debgcd.config.schedules", "debgcd.model.heads"}
     assert "debgcd.model.vit" in own_imports("debgcd.model.load")  # an import within a function
 
 
@@ -104,11 +110,7 @@ def test_the_package_itself_imports_only_what_it_offers() -> None:
 
 @pytest.mark.parametrize("module", MODULES)
 def test_no_long_files(module: str) -> None:
-    lines = len(MODULES[module].read_text("utf-8").splitlines())
-    if module in LONGER:
-        assert lines > LONGEST, f"{module} is short enough by now: take it off the list"
-    else:
-        assert lines <= LONGEST
+    assert len(MODULES[module].read_text("utf-8").splitlines()) <= LONGEST
 
 
 FORBIDDEN_MODULES = {"pickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "torchvision", "timm"}
@@ -145,7 +147,7 @@ def test_json_and_yaml_have_one_reader_each(module: str) -> None:
     """The only ones that refuse what is too large or too deep, in words."""
     readers = {"json.load", "json.loads", "yaml.safe_load", "yaml.safe_load_all", "yaml.parse"}
     found = {name for name, _ in calls(TREES[module]) if name in readers}
-    allowed = {"debgcd.files": {"json.loads"}, "debgcd.overlay": {"yaml.parse"}}
+    allowed = {"debgcd.system.files": {"json.loads"}, "debgcd.config.merge": {"yaml.parse"}}
     assert found == allowed.get(module, set()), f"{module}: use files.parse_json or overlay.parse_yaml"
 
 
@@ -160,7 +162,7 @@ def test_truth_is_read_only_where_results_are_measured() -> None:
         for node in ast.walk(TREES[name])
         if isinstance(node, ast.Attribute) and node.attr in ("truths", "truth_ids")
     }
-    assert readers == {"debgcd.train.watch", "debgcd.train.finish"}
+    assert readers == {"debgcd.train.metrics", "debgcd.train.finish"}
 
 
 def loaded_after(statement: str) -> set[str]:

@@ -6,6 +6,7 @@ import csv
 import itertools
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from shared_runs import SharedRuns
 from tiers import tiered
 
 from debgcd.commands.show import print_scores
@@ -55,19 +57,15 @@ def test_help_names_every_command(command: Command) -> None:
     assert command().out == said.out  # no command at all: the same help
 
 
-BANKS = [("debgcd", "off"), *((name, "on") for name in METHODS)]
-
-
-@pytest.mark.parametrize(("method", "bank"), tiered(BANKS, itertools.product(METHODS, ["off", "on"])))
-def test_predictions(train: Train, command: Command, shared_csv: Path, tmp_path: Path, method: str, bank: str) -> None:
-    run = tmp_path / "run"
-    said = train(shared_csv, run, "--method", method, "--k", 4, "--bank", bank, schedule__steps=6)
-    assert said.code == 0, said.err
+@pytest.mark.parametrize("method", METHODS)
+def test_predictions(command: Command, shared_runs: SharedRuns, tmp_path: Path, method: str) -> None:
+    ignored = shutil.ignore_patterns("checkpoints", "first")
+    run = Path(shutil.copytree(shared_runs.whole(method), tmp_path / "run", ignore=ignored))
     assert (run / "predictions.csv").read_text().splitlines()[0] == ",".join(COLUMNS)
     rows = table(run / "predictions.csv")
-    wanted = [row["path"] for row in table(shared_csv) if not row["label"] and row["split"] == "train"]
+    wanted = [row["path"] for row in table(shared_runs.csv) if not row["label"] and row["split"] == "train"]
     assert [row["path"] for row in rows] == wanted
-    assert f"categories of {len(wanted)} unlabelled images: {run / 'predictions.csv'}" in said.out
+    assert f"categories of {len(wanted)} unlabelled images: " in (shared_runs.folder / f"{method}.log").read_text()
     ids = ["cat", "dog", "new-01", "new-02"]
     for row in rows:
         assert ids[int(row["category"])] == row["id"] == row["name"] == row["top1_id"]
@@ -85,14 +83,23 @@ def test_predictions(train: Train, command: Command, shared_csv: Path, tmp_path:
 
     # the same images again, from the model folder alone
     out = tmp_path / "new" / "out.csv"
-    said = command("predict", run, shared_csv.parent / "tiny" / "unlabelled", "-o", out)
+    said = command("predict", run, shared_runs.folder / "tiny" / "unlabelled", "-o", out)
     assert said.code == 0 and out.read_text().splitlines()[0] == ",".join(COLUMNS)
     again = table(out)
     assert [row["path"] for row in again] == wanted
-    if bank == "off":
-        assert [row["category"] for row in again] == [row["category"] for row in rows]
-        for row, other in zip(again, rows, strict=True):
-            assert float(row["confidence"]) == pytest.approx(float(other["confidence"]), abs=1e-5)
+
+
+@pytest.mark.parametrize("method", tiered(["debgcd"], METHODS))
+def test_predict_says_what_training_said(
+    train: Train, command: Command, shared_folder: Path, tmp_path: Path, method: str
+) -> None:
+    """Without a bank, whose tokens are rounded."""
+    run, out = tmp_path / "run", tmp_path / "out.csv"
+    assert train(shared_folder, run, "--method", method, "--k", 4, schedule__steps=6).code == 0
+    assert command("predict", run, shared_folder / "unlabelled", "-o", out).code == 0
+    for row, other in zip(table(out), table(run / "predictions.csv"), strict=True):
+        assert row["category"] == other["category"]
+        assert float(row["confidence"]) == pytest.approx(float(other["confidence"]), abs=1e-5)
 
 
 def test_help_names_every_method(command: Command) -> None:
@@ -366,8 +373,8 @@ def test_a_run_ends_with_a_table_in_plain_words(train: Train, shared_csv: Path, 
 
 def test_long_names_and_many_files_fit_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
     from debgcd.commands.show import print_found
-    from debgcd.inference.categories import categories
-    from debgcd.inference.model import Novel
+    from debgcd.run.categories import categories
+    from debgcd.run.model_folder import Novel
 
     found = categories(["a class with a very long name indeed, " * 3, "b\x1b[31m"], 40)
     rows = [

@@ -184,11 +184,11 @@ def test_a_place_that_cannot_be_written(
     if place == "run":
         monkeypatch.setattr(Path, "mkdir", refuse)
     elif place == "file":
-        monkeypatch.setattr("debgcd.files._write_through", refuse)
+        monkeypatch.setattr("debgcd.system.files._write_through", refuse)
     elif place == "bank":
-        monkeypatch.setattr("debgcd.train.bank._passes", refuse)
+        monkeypatch.setattr("debgcd.tokens.bank._passes", refuse)
     else:
-        monkeypatch.setattr("debgcd.train.watch.Metrics.write", lambda self, *_: refuse(self._path))
+        monkeypatch.setattr("debgcd.train.metrics.Metrics.write", lambda self, *_: refuse(self._path))
     run = tmp_path / "run"
     said = train(shared_folder, run, "--bank", "on", "--cache", tmp_path / "cache")
     assert said.code == 3 and os.strerror(number) in said.complaint
@@ -291,7 +291,7 @@ def test_predict_that_fails_does_not_advise_to_resume(
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("debgcd.inference.predict.ask", interrupt)
+    monkeypatch.setattr("debgcd.infer.predict.ask", interrupt)
     said = command("predict", finished, shared_folder, "-o", tmp_path / "out.csv")
     assert said.code == 130 and said.complaint == "debgcd: stopped"
 

@@ -15,10 +15,11 @@ import pytest
 from miniatures import draw
 from tiers import tiered
 
-from debgcd.data.manifest import from_paths, read_manifest, write_manifest
-from debgcd.files import csv_field, csv_text
-from debgcd.machine import cache_folder
-from debgcd.progress import escaped, say
+from debgcd.data.manifest import from_paths, write_manifest
+from debgcd.data.sources import read_manifest
+from debgcd.system.files import csv_field, csv_text
+from debgcd.system.machine import cache_folder
+from debgcd.system.progress import escaped, say
 
 Train = Callable[..., Any]
 Command = Callable[..., Any]
@@ -128,7 +129,7 @@ def test_a_run_needs_no_standard_error(
     assert done.returncode == 0, done.stdout
     assert (run / "predictions.csv").is_file()
     assert done.stdout.startswith("\nFound ")  # no message strayed into it
-    done = debgcd(shell, *arguments(shared_folder, run))  # refused: the exit code is all that can be told
+    done = debgcd(shell, "train", tmp_path / "nothing", "-o", run)  # refused: the exit code is all that can be told
     assert (done.returncode, done.stdout) == (2, "")
 
 
@@ -251,8 +252,8 @@ def test_a_path_in_a_table_of_ones_own_keeps_its_quote(tmp_path: Path) -> None:
 
 
 def test_predictions_are_harmless_and_read_back(train: Train, tiny_folder: Path, tmp_path: Path) -> None:
+    from debgcd.run.directory import open_run
     from debgcd.train.finish import read_predictions
-    from debgcd.train.run import open_run
 
     name = "=HYPERLINK(1)"
     (tiny_folder / "labelled" / "cat").rename(tiny_folder / "labelled" / name)

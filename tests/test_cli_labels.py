@@ -15,9 +15,9 @@ from miniatures import COLOURS, draw
 from PIL import Image
 
 from debgcd import Discoverer
-from debgcd.data.crop import Crop
-from debgcd.data.manifest import read_manifest
-from debgcd.train.run import open_run
+from debgcd.data.image.crop import Crop
+from debgcd.data.sources import read_manifest
+from debgcd.run.directory import open_run
 
 Command = Callable[..., Any]
 SMALL = ("--preset", "small", "--backbone", "lite0", "--workers", 0, "--k", 3, "--method", "sskmeans")

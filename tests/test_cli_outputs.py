@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from debgcd.bench.results import BEGIN, END, Line
+from debgcd.reproduce.bench.results import BEGIN, END, Line
 
 Command = Callable[..., Any]
 
@@ -32,7 +32,7 @@ def call(
     command: Command, finished: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[str, Path, Path, bool], Any]:
     """call(name, source, out, force): the command that writes `out`."""
-    from debgcd.bench import run
+    from debgcd.reproduce.bench import run
 
     monkeypatch.setattr(run, "MEASURES", {"decode": lambda session: [Line("decode", "nothing", "s", 1.0)]})
 

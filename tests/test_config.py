@@ -14,6 +14,8 @@ import yaml
 from torch import nn
 
 from debgcd import config as configuration
+from debgcd.config.schedules import Progress
+from debgcd.config.schema import Config
 from debgcd.data.sampler import Draws
 from debgcd.errors import DataError, UsageError
 from debgcd.methods import METHODS, create
@@ -21,8 +23,6 @@ from debgcd.methods.base import Batch, Sizes
 from debgcd.methods.debgcd import DebGCDOptions
 from debgcd.model.backbone import Backbone
 from debgcd.model.network import Network
-from debgcd.options import Config
-from debgcd.schedules import Progress
 
 PAPER = configuration.compose("paper")
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from debgcd import ranks
-from debgcd.files import turn, write_text
-from debgcd.progress import waiting
+from debgcd.system import distributed
+from debgcd.system.files import turn, write_text
+from debgcd.system.progress import waiting
 
 
 def test_a_link_is_followed(tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_a_process_that_waits_for_its_turn_shows_signs_of_life(
 ) -> None:
     """Other ranks wait for it meanwhile, however long it takes."""
     signs: list[int] = []
-    monkeypatch.setattr(ranks, "alive", lambda: signs.append(1))
+    monkeypatch.setattr(distributed, "alive", lambda: signs.append(1))
     process = multiprocessing.get_context("fork")
     held, free = process.Event(), process.Event()
 

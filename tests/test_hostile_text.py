@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from debgcd import config as configuration
+from debgcd.config.merge import MAX_YAML, parse_yaml
 from debgcd.errors import DataError, UsageError
-from debgcd.files import MAX_DEPTH, MAX_JSON, parse_json, read_json
 from debgcd.model.hub import read_folder
-from debgcd.overlay import MAX_YAML, parse_yaml
+from debgcd.system.files import MAX_DEPTH, MAX_JSON, parse_json, read_json
 from debgcd.train.checkpoint import read
 
 PAPER = configuration.compose("paper")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from debgcd import machine
+from debgcd.system import machine
 
 
 def test_environment_has_the_keys_of_environment_json() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from debgcd.errors import DataError
-from debgcd.inference.categories import categories, read_categories
+from debgcd.run.categories import categories, read_categories
 
 Entries = list[dict[str, Any]]
 KNOWN = 2

@@ -15,13 +15,13 @@ import yaml
 
 from debgcd import config as configuration
 from debgcd.cli import _parser, main
-from debgcd.commands.options import BENCHMARKS, Source, configured
-from debgcd.data.benchmarks import NAMES, Benchmark, facts_of
-from debgcd.data.rows import Manifest
+from debgcd.commands.arguments import BENCHMARKS, Source, configured
+from debgcd.config.schema import Config
+from debgcd.data.manifest import Manifest
+from debgcd.datasets import NAMES, Benchmark, facts_of
 from debgcd.errors import UsageError
 from debgcd.methods import METHODS
 from debgcd.model.load import DEFAULT
-from debgcd.options import Config
 from debgcd.train.start import first_config
 
 # τ, tuned blocks, ξ, λ_adl, λ_sdl, batch

@@ -14,9 +14,9 @@ import yaml
 
 from debgcd import config as configuration
 from debgcd.cli import _parser
-from debgcd.data.benchmarks import facts_of
+from debgcd.config.schema import Config
+from debgcd.datasets import facts_of
 from debgcd.methods import METHODS, require_method
-from debgcd.options import Config
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "docs" / "paper.md").read_text("utf-8")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from debgcd.progress import progress
+from debgcd.system.progress import progress
 
 
 def test_the_end_is_always_said(capsys: pytest.CaptureFixture[str]) -> None:

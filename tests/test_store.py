@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from debgcd import store
 from debgcd.errors import DataError
-from debgcd.store import Recipe, Store, exists, open_store
+from debgcd.system import store
+from debgcd.system.store import Recipe, Store, exists, open_store
 
 FORK = multiprocessing.get_context("fork")
 COUNT, BATCH = 23, 3
@@ -383,7 +383,7 @@ class Pair:
         self.first = FORK.Process(target=self.compute, daemon=True)
         self.first.start()
         assert self.hear() == "computing"
-        monkeypatch.setattr("debgcd.progress.say", lambda text: self.news[1].send(text))
+        monkeypatch.setattr("debgcd.system.progress.say", lambda text: self.news[1].send(text))
         self.second = FORK.Process(target=self.want, daemon=True)
         self.second.start()
         assert self.hear() == "view bank: another run is computing it; waiting"

@@ -26,10 +26,10 @@ from grid import images_of  # noqa: E402
 from page import write_page  # noqa: E402
 
 from debgcd import config as configuration  # noqa: E402
-from debgcd.bench.networks import trunk_type  # noqa: E402
 from debgcd.data.manifest import Manifest  # noqa: E402
-from debgcd.machine import cache_folder, cores, facts  # noqa: E402
+from debgcd.reproduce.bench.networks import trunk_type  # noqa: E402
 from debgcd.reproduce.grid import ImageList, cell, devices, finish  # noqa: E402
+from debgcd.system.machine import cache_folder, cores, facts  # noqa: E402
 
 ROOT = HERE.parent.parent
 SETS = ("digits", "cifar10", "pets", "cub")

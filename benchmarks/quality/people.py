@@ -28,13 +28,13 @@ from grid import images_of  # noqa: E402
 from page import write_page  # noqa: E402
 
 from debgcd import config as configuration  # noqa: E402
-from debgcd.bench.networks import trunk_type  # noqa: E402
-from debgcd.data.crop import Box, Crop  # noqa: E402
+from debgcd.data.image.crop import Box, Crop  # noqa: E402
 from debgcd.data.manifest import Manifest  # noqa: E402
-from debgcd.files import read_json  # noqa: E402
-from debgcd.machine import cache_folder, cores, facts  # noqa: E402
+from debgcd.reproduce.bench.networks import trunk_type  # noqa: E402
 from debgcd.reproduce.grid import Cell, ImageList, cell, devices, finish  # noqa: E402
 from debgcd.reproduce.results import result  # noqa: E402
+from debgcd.system.files import read_json  # noqa: E402
+from debgcd.system.machine import cache_folder, cores, facts  # noqa: E402
 
 ROOT = HERE.parent.parent
 IMAGES = 400

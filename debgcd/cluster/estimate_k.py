@@ -17,7 +17,7 @@ from debgcd.cluster.consensus import LEVEL, believe, steps
 from debgcd.cluster.kmeans import kmeans
 from debgcd.cluster.prototypes import AXES, principal
 from debgcd.cluster.ward import ward
-from debgcd.data.draws import stream_seed
+from debgcd.data.sampler import stream_seed
 from debgcd.errors import DataError, UsageError
 
 Way = Literal["consensus", "ward", "brent"]

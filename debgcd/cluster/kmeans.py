@@ -18,7 +18,7 @@ from torch import Tensor
 
 from debgcd.cluster.blocks import Points, one_thread_each, read
 from debgcd.cluster.lloyd import Finished, Fixed, fix, lloyd
-from debgcd.data.draws import uniform
+from debgcd.data.sampler import uniform
 
 POOL = 64  # candidates for first centres per cluster; of more points, a random sample is enough
 PRODUCTS = 2**26  # largest matrix of inner products kept while centres are drawn

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from debgcd.cluster.kmeans import kmeans
-from debgcd.data.draws import uniform
+from debgcd.data.sampler import uniform
 
 FEWEST = 5  # a part with so many points or fewer is not split off, as in the public code
 

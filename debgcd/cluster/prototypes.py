@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from debgcd.cluster.kmeans import kmeans
-from debgcd.model.neighbours import AXES, principal_axes
+from debgcd.novelty.vote import AXES, principal_axes
 
 SHRINKAGE = 0.2  # towards a spherical covariance: often there are fewer labelled points than pairs of axes
 

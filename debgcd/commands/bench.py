@@ -9,16 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from debgcd.bench import PARTS
-from debgcd.commands.options import Subparsers, add_command
+from debgcd.commands.arguments import Subparsers, add_command
 from debgcd.commands.output import add_force, require_free, require_harmless
 from debgcd.commands.show import table
-from debgcd.errors import UsageError
-from debgcd.overlay import suggest
-from debgcd.progress import escaped
+from debgcd.errors import UsageError, suggest
+from debgcd.reproduce.bench import PARTS
+from debgcd.system.progress import escaped
 
 if TYPE_CHECKING:
-    from debgcd.bench.results import Line
+    from debgcd.reproduce.bench.results import Line
 
 BACKBONES = ("vit-s16", "vit-b16")
 
@@ -64,10 +63,10 @@ def bench(options: argparse.Namespace) -> None:
         require_free(options, "-o", options.out)
         options.out.parent.mkdir(parents=True, exist_ok=True)
 
-    from debgcd.bench.results import require_markers, write_table
-    from debgcd.bench.run import run
-    from debgcd.bench.session import SHAPES, Session
-    from debgcd.files import write_json
+    from debgcd.reproduce.bench.results import require_markers, write_table
+    from debgcd.reproduce.bench.run import run
+    from debgcd.reproduce.bench.session import SHAPES, Session
+    from debgcd.system.files import write_json
 
     if options.table is not None:
         require_markers(options.table)
@@ -87,7 +86,7 @@ def bench(options: argparse.Namespace) -> None:
 
 
 def _show(lines: list[Line]) -> None:
-    from debgcd.bench.results import HEAD, cells
+    from debgcd.reproduce.bench.results import HEAD, cells
 
     entries = [line.to_json() for line in lines]
     table(HEAD[1:], [cells(entry)[1:] for entry in entries])

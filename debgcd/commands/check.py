@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from debgcd.commands.options import (
+from debgcd.commands.arguments import (
     Subparsers,
     add_command,
     add_run_options,
@@ -17,11 +17,11 @@ from debgcd.commands.options import (
 from debgcd.commands.output import add_force, require_free
 from debgcd.commands.show import print_json, table
 from debgcd.errors import DataError
-from debgcd.progress import duration, escaped
+from debgcd.system.progress import duration, escaped
 
 if TYPE_CHECKING:
     from debgcd.check import Findings
-    from debgcd.data.benchmarks import Benchmark
+    from debgcd.datasets import Benchmark
 
 
 SHOWN = 20  # classes, and labels that look wrong, that are printed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from debgcd.commands.options import BENCHMARKS, Subparsers, add_command
+from debgcd.commands.arguments import BENCHMARKS, Subparsers, add_command
 from debgcd.commands.show import print_json
 
 WIDTH = 46  # of the column before the reasons
@@ -37,7 +37,7 @@ def add(subparsers: Subparsers) -> None:
 def config(options: argparse.Namespace) -> None:
     """`debgcd config`."""
     from debgcd import config as configuration
-    from debgcd.data.benchmarks import facts_of
+    from debgcd.datasets import facts_of
     from debgcd.methods import require_method
 
     require_method(options.method)

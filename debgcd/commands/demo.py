@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from debgcd.commands.options import Subparsers, absolute, add_cache, add_command
+from debgcd.commands.arguments import Subparsers, absolute, add_cache, add_command
 from debgcd.commands.report import add_no_report, report_at_the_end
 from debgcd.commands.show import percent, table
-from debgcd.progress import escaped
+from debgcd.system.progress import escaped
 
 
 def add(subparsers: Subparsers) -> None:
@@ -31,7 +31,7 @@ def add(subparsers: Subparsers) -> None:
 def demo(options: argparse.Namespace) -> None:
     """`debgcd demo`."""
     from debgcd.demo import demo as run_demo
-    from debgcd.train.run import open_run
+    from debgcd.run.directory import open_run
 
     summary = run_demo(options.out, options.seed, absolute(options.cache))
     rows = [

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from debgcd.commands.options import (
+from debgcd.commands.arguments import (
     Subparsers,
     absolute,
     add_command,
@@ -60,8 +60,8 @@ def add(subparsers: Subparsers) -> None:
 def estimate_k(options: argparse.Namespace) -> None:
     """`debgcd estimate-k`."""
     from debgcd import estimate
-    from debgcd.figures import draw_k_curve, require_drawable, text_plot
-    from debgcd.train.run import open_run
+    from debgcd.report.figures import draw_k_curve, require_drawable, text_plot
+    from debgcd.run.directory import open_run
 
     if options.plot is not None:
         require_drawable(options.plot)

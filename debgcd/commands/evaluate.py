@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from debgcd.commands.options import Subparsers, add_command
+from debgcd.commands.arguments import Subparsers, add_command
 from debgcd.commands.show import print_accuracy, print_json, print_scores
-from debgcd.progress import escaped
+from debgcd.system.progress import escaped
 
 
 def add(subparsers: Subparsers) -> None:

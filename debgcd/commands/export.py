@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from debgcd.commands.options import Subparsers, add_cache, add_command
+from debgcd.commands.arguments import Subparsers, add_cache, add_command
 from debgcd.commands.output import add_force, require_free
 from debgcd.errors import UsageError
-from debgcd.progress import escaped
+from debgcd.system.progress import escaped
 
 FILES = ("csv", "parquet", "coco", "labelstudio", "onnx")
 FOLDERS = ("folders", "hf", "fiftyone")
@@ -43,8 +43,8 @@ def add(subparsers: Subparsers) -> None:
 def export(options: argparse.Namespace) -> None:
     """`debgcd export`."""
     from debgcd.export import annotations, folders, onnx, tables
-    from debgcd.machine import cache_folder
-    from debgcd.train.run import finished_run
+    from debgcd.run.directory import finished_run
+    from debgcd.system.machine import cache_folder
 
     run = finished_run(options.run)
     out: Path = options.out

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from debgcd.commands.options import BENCHMARKS, Subparsers, add_cache, add_command
+from debgcd.commands.arguments import BENCHMARKS, Subparsers, add_cache, add_command
 from debgcd.errors import DataError
-from debgcd.progress import escaped
+from debgcd.system.progress import escaped
 
 
 def add(subparsers: Subparsers) -> None:
@@ -34,10 +34,10 @@ def add(subparsers: Subparsers) -> None:
 
 def fetch(options: argparse.Namespace) -> None:
     """`debgcd fetch`."""
-    from debgcd.data.benchmarks import facts_of, read_benchmark
-    from debgcd.data.fetch import fetch as get
-    from debgcd.data.fetch import folders
-    from debgcd.machine import cache_folder
+    from debgcd.datasets import facts_of, read_benchmark
+    from debgcd.datasets.fetch import fetch as get
+    from debgcd.datasets.fetch import folders
+    from debgcd.system.machine import cache_folder
 
     about = facts_of(options.name)
     there = next((folder for folder in folders(about, options.root) if folder.exists()), None)

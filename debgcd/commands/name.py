@@ -6,12 +6,12 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from debgcd.commands.options import Subparsers, add_command
+from debgcd.commands.arguments import Subparsers, add_command
 from debgcd.errors import UsageError
-from debgcd.progress import escaped
+from debgcd.system.progress import escaped
 
 if TYPE_CHECKING:
-    from debgcd.inference.review import Review
+    from debgcd.review.state import Review
 
 
 def add(subparsers: Subparsers) -> None:
@@ -35,7 +35,7 @@ def add(subparsers: Subparsers) -> None:
 
 def name(options: argparse.Namespace) -> None:
     """`debgcd name`: all or nothing, by the same log as the review."""
-    from debgcd.inference.decisions import LOG, Log
+    from debgcd.review.log import LOG, Log
 
     with Log(options.run) as log:
         trial = log.trial()
@@ -60,8 +60,8 @@ def name(options: argparse.Namespace) -> None:
 
 def _acts(review: Review, text: str) -> list[dict[str, Any]]:
     """The acts that an argument stands for."""
-    from debgcd.inference.categories import find
-    from debgcd.inference.decisions import outcome
+    from debgcd.review.log import outcome
+    from debgcd.run.categories import find
 
     left, equals, name = text.rpartition("=")
     if not equals or not left:

@@ -7,14 +7,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from debgcd import ranks
-from debgcd.commands.options import Subparsers, add_cache, add_command
+from debgcd.commands.arguments import Subparsers, add_cache, add_command
 from debgcd.commands.output import add_force, require_free
-from debgcd.progress import escaped, say
+from debgcd.system import distributed
+from debgcd.system.progress import escaped, say
 
 if TYPE_CHECKING:
     from debgcd.data.manifest import Manifest
-    from debgcd.inference.model import Model
+    from debgcd.run.model_folder import Model
 
 
 def add(subparsers: Subparsers) -> None:
@@ -42,12 +42,12 @@ def add(subparsers: Subparsers) -> None:
 
 def predict(options: argparse.Namespace) -> None:
     """`debgcd predict`."""
-    from debgcd.data.manifest import read_manifest
-    from debgcd.inference.predict import open_model
-    from debgcd.machine import cache_folder
+    from debgcd.data.sources import read_manifest
+    from debgcd.infer.predict import open_model
+    from debgcd.system.machine import cache_folder
 
     model = open_model(options.run, cache_folder(options.cache), options.backbone)
-    ranks.set_timeout(model.config.run.timeout)
+    distributed.set_timeout(model.config.run.timeout)
     manifest = read_manifest(options.path)
     if options.out is None:
         _print(model, manifest)
@@ -55,14 +55,14 @@ def predict(options: argparse.Namespace) -> None:
     require_free(options, "-o", options.out, manifest.paths)
     listed = options.out.with_suffix(".skipped.csv")
     require_free(options, "-o: its list of skipped files", listed, manifest.paths)
-    ranks.meet()  # all have looked before rank 0 writes
+    distributed.barrier()  # all have looked before rank 0 writes
     _write(model, manifest, options.out, listed)
 
 
 def _print(model: Model, manifest: Manifest) -> None:
     """To standard output, as rows come."""
-    from debgcd.inference.predict import COLUMNS, Table, predictions_csv
-    from debgcd.inference.predict import predict as ask
+    from debgcd.infer.predict import COLUMNS, Table, predictions_csv
+    from debgcd.infer.predict import predict as ask
 
     terminal = sys.stdout.isatty()
 
@@ -83,14 +83,14 @@ def _print(model: Model, manifest: Manifest) -> None:
 def _write(model: Model, manifest: Manifest, out: Path, listed: Path) -> None:
     """Into a file, through a folder of finished parts beside it: a command that was stopped goes on when it is repeated."""
     from debgcd.data.manifest import write_skipped
-    from debgcd.inference.parts import Parts
-    from debgcd.inference.predict import predict as ask
+    from debgcd.infer.parts import Parts
+    from debgcd.infer.predict import predict as ask
 
     kept = Parts(out, model, manifest)
-    for part in ask(model, manifest, done=ranks.first(kept.begin), form=kept.form):
-        if ranks.rank() == 0:
+    for part in ask(model, manifest, done=distributed.from_rank0(kept.begin), form=kept.form):
+        if distributed.rank() == 0:
             kept.add(part)
-    if ranks.rank():
+    if distributed.rank():
         return
     rows, skipped = kept.finish()
     print(f"categories of {rows} images: {escaped(out)}")

@@ -7,13 +7,13 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from debgcd.commands.options import Subparsers, add_cache, add_command
+from debgcd.commands.arguments import Subparsers, add_cache, add_command
 from debgcd.commands.output import add_force, open_page, require_free
 from debgcd.errors import DebgcdError, UsageError
-from debgcd.progress import escaped, say
+from debgcd.system.progress import escaped, say
 
 if TYPE_CHECKING:
-    from debgcd.train.run import Run
+    from debgcd.run.directory import Run
 
 FIGURES = (
     "tsne, utilisation, classifiers, novelty, attention, errors, k"  # a test compares this with the list in report/
@@ -50,9 +50,9 @@ def add_no_report(parser: argparse.ArgumentParser) -> None:
 
 def report(options: argparse.Namespace) -> None:
     """`debgcd report`."""
-    from debgcd.machine import cache_folder
     from debgcd.report.page import write_report
-    from debgcd.train.run import finished_run
+    from debgcd.run.directory import finished_run
+    from debgcd.system.machine import cache_folder
 
     if options.beside is not None and options.figure is None:
         raise UsageError("--beside needs --figure NAME: only figures compare two runs")
@@ -71,8 +71,8 @@ def report(options: argparse.Namespace) -> None:
 
 def report_at_the_end(run: Run) -> None:
     """Write the report of a run that has just finished; what goes wrong is said, because the results are there."""
-    from debgcd.machine import cache_folder
     from debgcd.report.page import write_report
+    from debgcd.system.machine import cache_folder
 
     try:
         write_report(run, run.report, cache_folder(run.config.run.cache))
@@ -95,7 +95,7 @@ def _tell(out: Path) -> None:
 
 def _figure(options: argparse.Namespace, run: Run, cache: Path) -> None:
     from debgcd.report.plots import SUFFIXES, draw, write_figure
-    from debgcd.train.run import finished_run
+    from debgcd.run.directory import finished_run
 
     if options.out is None:
         places = [run.folder / "figures" / f"{options.figure}{suffix}" for suffix in SUFFIXES]

@@ -7,10 +7,10 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from debgcd.commands.options import BENCHMARKS, Subparsers, add_cache, add_command
+from debgcd.commands.arguments import BENCHMARKS, Subparsers, add_cache, add_command
 from debgcd.commands.show import table
 from debgcd.errors import DataError, UsageError
-from debgcd.progress import escaped
+from debgcd.system.progress import escaped
 
 if TYPE_CHECKING:
     from debgcd.reproduce.run import Plan
@@ -91,10 +91,10 @@ def reproduce(options: argparse.Namespace) -> None:
         raise UsageError(
             f"no --root given; run debgcd reproduce {options.name} --root DIR (debgcd fetch downloads some data sets)"
         )
-    from debgcd.machine import cache_folder
     from debgcd.reproduce.run import Wish, plan
     from debgcd.reproduce.run import reproduce as work
     from debgcd.reproduce.table import page
+    from debgcd.system.machine import cache_folder
 
     wish = Wish(
         experiment=chosen,

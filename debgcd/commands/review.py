@@ -7,13 +7,13 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from debgcd.commands.options import Subparsers, add_cache, add_command
+from debgcd.commands.arguments import Subparsers, add_cache, add_command
 from debgcd.commands.output import open_page
-from debgcd.progress import say
+from debgcd.system.progress import say
 
 if TYPE_CHECKING:
-    from debgcd.inference.decisions import Log
-    from debgcd.train.run import Run
+    from debgcd.review.log import Log
+    from debgcd.run.directory import Run
 
 
 def add(subparsers: Subparsers) -> None:
@@ -38,8 +38,8 @@ def add(subparsers: Subparsers) -> None:
 
 def review(options: argparse.Namespace) -> None:
     """`debgcd review`."""
-    from debgcd.inference.decisions import Log
-    from debgcd.train.run import finished_run
+    from debgcd.review.log import Log
+    from debgcd.run.directory import finished_run
 
     run = finished_run(options.run)
     with Log(run.folder) as log:
@@ -59,11 +59,11 @@ def _apply(log: Log, other: Path) -> None:
 
 def _page(options: argparse.Namespace, run: Run, log: Log) -> None:
     """Serve the page until it is stopped; the URL is printed as soon as it can be opened."""
-    from debgcd.machine import cache_folder
-    from debgcd.review.desk import Desk
-    from debgcd.review.guard import HOST
-    from debgcd.review.pictures import Pictures
-    from debgcd.review.server import build, listen, require_packages, serve
+    from debgcd.review.page.desk import Desk
+    from debgcd.review.page.guard import HOST
+    from debgcd.review.page.pictures import Pictures
+    from debgcd.review.page.server import build, listen, require_packages, serve
+    from debgcd.system.machine import cache_folder
 
     require_packages()
     cache = cache_folder(options.cache or run.config.run.cache)

@@ -8,12 +8,12 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from debgcd.progress import escaped
+from debgcd.system.progress import escaped
 
 if TYPE_CHECKING:
-    from debgcd.inference.categories import Category
-    from debgcd.inference.model import Novel
-    from debgcd.inference.predict import Prediction
+    from debgcd.infer.predict import Prediction
+    from debgcd.run.categories import Category
+    from debgcd.run.model_folder import Novel
 
 WIDTH = 80  # columns of a terminal
 LISTED = 30  # categories in the table at the end of a run

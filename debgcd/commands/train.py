@@ -7,8 +7,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from debgcd import ranks
-from debgcd.commands.options import (
+from debgcd.commands.arguments import (
     Source,
     Subparsers,
     add_command,
@@ -20,12 +19,13 @@ from debgcd.commands.options import (
 from debgcd.commands.report import add_no_report, report_at_the_end
 from debgcd.commands.show import print_found
 from debgcd.errors import UsageError
-from debgcd.progress import escaped
+from debgcd.system import distributed
+from debgcd.system.progress import escaped
 
 if TYPE_CHECKING:
-    from debgcd.options import Config
-    from debgcd.train.again import Before
-    from debgcd.train.run import Run
+    from debgcd.config.schema import Config
+    from debgcd.run.directory import Run
+    from debgcd.train.continue_run import Before
 
 
 def add(subparsers: Subparsers) -> None:
@@ -71,7 +71,7 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
 
 def train(options: argparse.Namespace) -> None:
     """`debgcd train`."""
-    from debgcd.train.run import begun_by_launcher, require_apart, require_new
+    from debgcd.run.directory import begun_by_launcher, require_apart, require_new
     from debgcd.train.start import begin, require_ready
     from debgcd.train.start import resume as go_on
 
@@ -83,19 +83,19 @@ def train(options: argparse.Namespace) -> None:
     config = configured(options, source, start)
     require_ready(source.manifest, config)
     require_apart(options.out, source.folder)
-    if ranks.restarted() and ranks.first(lambda: begun_by_launcher(options.out)):
+    if distributed.restarted() and distributed.from_rank0(lambda: begun_by_launcher(options.out)):
         _end(go_on(options.out, options.verify), options)  # torchrun --max-restarts repeats the command
         return
-    if ranks.rank() == 0:
+    if distributed.rank() == 0:
         require_new(options.out)
     _end(begin(source.manifest, config, options.out, options.verify, before), options)
 
 
 def _reviewed(options: argparse.Namespace) -> tuple[Source, Before, Config]:
     """The images of a reviewed run, what is known of it, and the configuration to go on with: its own."""
-    from debgcd.data.manifest import read_manifest
-    from debgcd.train.again import again_config, reviewed_images
-    from debgcd.train.run import finished_run
+    from debgcd.data.sources import read_manifest
+    from debgcd.run.directory import finished_run
+    from debgcd.train.continue_run import again_config, reviewed_images
 
     for name in ("benchmark", "root", "split", "start", "preset", "quality", "backbone"):
         if getattr(options, name) is not None:
@@ -109,7 +109,7 @@ def _reviewed(options: argparse.Namespace) -> tuple[Source, Before, Config]:
 
 def resume(options: argparse.Namespace) -> None:
     """`debgcd resume`."""
-    from debgcd.train.run import open_run
+    from debgcd.run.directory import open_run
     from debgcd.train.start import resume as go_on
 
     run = open_run(options.run)
@@ -128,17 +128,17 @@ def _end(run: Run, options: argparse.Namespace) -> None:
 
 def _report(run: Run, options: argparse.Namespace) -> None:
     """Write the report, unless it was not asked for; of several ranks, rank 0 does it when the others have ended."""
-    if not options.no_report and ranks.leave():
+    if not options.no_report and distributed.leave():
         report_at_the_end(run)
 
 
 def _print_results(run: Run) -> None:
     """Print what a finished run found, and where it is."""
-    from debgcd.inference.model import read_novel
-    from debgcd.train.again import became
+    from debgcd.run.model_folder import read_novel
+    from debgcd.train.continue_run import became
     from debgcd.train.finish import read_evaluation, read_health, read_predictions
 
-    if ranks.rank():
+    if distributed.rank():
         return
     rows, categories = read_predictions(run)
     scores = read_evaluation(run) if run.evaluation.exists() else {}

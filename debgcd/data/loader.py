@@ -15,16 +15,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from debgcd import ranks
-from debgcd.data.contents import gone
-from debgcd.data.crop import Picture
-from debgcd.data.decode import Unusable, decoded
+from debgcd.config.schema import ViewsConfig
+from debgcd.data.fingerprints import gone
+from debgcd.data.image.crop import Picture
+from debgcd.data.image.decode import Unusable, decoded
 from debgcd.data.sampler import Draws
 from debgcd.data.views import CENTRE, PLAIN, TWO_PLAIN, Cuts, Kinds, cut_view, random_cuts, resize_short_side
-from debgcd.data.workers import begin_patient_worker
 from debgcd.errors import DataError
-from debgcd.machine import cores
-from debgcd.options import ViewsConfig
+from debgcd.system import distributed
+from debgcd.system.machine import cores
+from debgcd.system.workers import begin_patient_worker
 
 T = TypeVar("T")
 
@@ -75,7 +75,7 @@ def from_files(paths: Sequence[Picture], views: ViewsConfig) -> Images:
 
 def default_workers() -> int:
     """As many decoding processes as there are cores for them; none on a single core. Ranks share a machine's cores."""
-    own = cores() // ranks.local_count()
+    own = cores() // distributed.local_count()
     return 0 if own < 2 else min(own, 16)
 
 

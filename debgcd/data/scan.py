@@ -9,12 +9,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from debgcd import ranks
-from debgcd.data.crop import Picture
-from debgcd.data.decode import Reason, Unusable, decode
-from debgcd.data.rows import Manifest, Skipped, shown
-from debgcd.data.workers import begin_worker
-from debgcd.machine import cores
+from debgcd.data.image.crop import Picture
+from debgcd.data.image.decode import Reason, Unusable, decode
+from debgcd.data.manifest import Manifest, Skipped, shown
+from debgcd.system import distributed
+from debgcd.system.machine import cores
+from debgcd.system.workers import begin_worker
 
 FEW = 256  # with fewer files, starting processes takes longer than it saves
 CHUNK = 32  # files per task of a worker
@@ -30,7 +30,7 @@ def scan(
     workers: processes (None: one per core; 0 or 1: only this process). on_progress(done, total) reports progress.
     """
     verdicts: list[Verdict] = [None] * len(manifest)
-    workers = cores() // ranks.local_count() if workers is None else workers
+    workers = cores() // distributed.local_count() if workers is None else workers
     alone = workers < 2 or len(manifest) < FEW or multiprocessing.current_process().daemon
     done = 0
     for start, chunk in (_here if alone else _pooled)(manifest.paths, workers):

@@ -9,14 +9,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from debgcd.data.crop import BOX, parse_box
-from debgcd.data.decode import Reason, Unusable, regular_file
-from debgcd.data.rows import SPLITS, Manifest, Row, Skipped, assemble, label_text, shown, skip, text
+from debgcd.data.image.crop import BOX, parse_box
+from debgcd.data.image.decode import Reason, Unusable, regular_file
+from debgcd.data.manifest import COLUMNS, SPLITS, Manifest, Row, Skipped, assemble, label_text, shown, skip, text
 from debgcd.errors import DataError, UsageError
-from debgcd.files import csv_field
-from debgcd.progress import say
+from debgcd.system.files import csv_field
+from debgcd.system.progress import say
 
-COLUMNS = ("path", "label", "truth", "split", "group")
 PATHS = (
     "path",
     "filename",

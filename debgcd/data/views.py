@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from debgcd.data import colour
-from debgcd.data.draws import uniform
+from debgcd.data.sampler import uniform
 
 # Numbers in [0, 1), (..., PARTS): two offsets of the crop as shares of the free space (nan: in the middle); flip; the crop's
 # area and aspect ratio; brightness, contrast, saturation and hue; grey.

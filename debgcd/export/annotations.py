@@ -9,14 +9,14 @@ from urllib.parse import quote
 from xml.sax.saxutils import quoteattr
 
 from debgcd import __version__
-from debgcd.data.crop import Box, Crop, Picture
-from debgcd.data.decode import Unusable, file_size
+from debgcd.data.image.crop import Box, Crop, Picture
+from debgcd.data.image.decode import Unusable, file_size
 from debgcd.export.items import Item, items, kept, tell_left_out
-from debgcd.files import write_json, write_text
-from debgcd.inference.acts import ACCEPTED, REJECTED
-from debgcd.progress import progress, say
+from debgcd.review.state import ACCEPTED, REJECTED
+from debgcd.run.directory import Run
+from debgcd.system.files import write_json, write_text
+from debgcd.system.progress import progress, say
 from debgcd.train.finish import read_predictions
-from debgcd.train.run import Run
 
 Size = tuple[int, int]  # width, height
 

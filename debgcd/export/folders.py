@@ -6,9 +6,9 @@ from pathlib import Path
 
 from debgcd.errors import UsageError
 from debgcd.export.items import Item, Names, file_name, items, kept, put_images
-from debgcd.files import csv_text, new_folder, write_json, write_text
+from debgcd.run.directory import Run
+from debgcd.system.files import csv_text, new_folder, write_json, write_text
 from debgcd.train.finish import read_predictions
-from debgcd.train.run import Run
 
 
 def write_folders(run: Run, out: Path, link: str) -> None:

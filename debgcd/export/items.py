@@ -11,16 +11,16 @@ from pathlib import Path
 
 from PIL import Image
 
-from debgcd.data.crop import Crop, Picture, number_text
-from debgcd.data.decode import Unusable, decode, regular_file
+from debgcd.data.image.crop import Crop, Picture, number_text
+from debgcd.data.image.decode import Unusable, decode, regular_file
 from debgcd.data.sources import CLUTTER, IMAGE_SUFFIXES
 from debgcd.errors import DataError, UsageError
-from debgcd.inference.acts import ACCEPTED, REJECTED
-from debgcd.inference.categories import Category
-from debgcd.inference.predict import Prediction
-from debgcd.progress import progress, say
+from debgcd.infer.predict import Prediction
+from debgcd.review.state import ACCEPTED, REJECTED
+from debgcd.run.categories import Category
+from debgcd.run.directory import Run
+from debgcd.system.progress import progress, say
 from debgcd.train.finish import read_predictions
-from debgcd.train.run import Run
 
 UNSAFE = re.compile(r'[\x00-\x1f\x7f<>:"/\\|?*\u2028\u2029]+')  # not allowed on some system, or misread by some tool
 RESERVED = {*CLUTTER, "con", "prn", "aux", "nul", *(f"{port}{i}" for port in ("com", "lpt") for i in range(1, 10))}

@@ -22,10 +22,10 @@ from debgcd import __version__
 from debgcd.data.loader import from_files
 from debgcd.data.views import CENTRE, PLAIN
 from debgcd.errors import DebgcdError, UsageError
-from debgcd.files import write_bytes
-from debgcd.inference.model import Model, load_model
-from debgcd.progress import progress
-from debgcd.train.run import Run
+from debgcd.run.directory import Run
+from debgcd.run.model_folder import Model, load_model
+from debgcd.system.files import write_bytes
+from debgcd.system.progress import progress
 
 SAMPLE = Path(__file__).with_name("onnx_sample.txt")  # a script, but not one of this package
 TOLERANCE = 1e-4  # of probabilities

@@ -8,8 +8,8 @@ from typing import Any
 
 from debgcd.errors import UsageError
 from debgcd.export.items import items
-from debgcd.files import csv_text, write_bytes, write_text
-from debgcd.train.run import Run
+from debgcd.run.directory import Run
+from debgcd.system.files import csv_text, write_bytes, write_text
 
 TRUTHS = ("known", "looks_new")  # columns of true and false
 TEXTS = ("path", "id", "name", "review")

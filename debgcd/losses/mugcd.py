@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from debgcd import schedules
+from debgcd.config import schedules
 
 
 def teacher_distillation(

@@ -10,12 +10,11 @@ import importlib.util
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from debgcd.errors import UsageError
-from debgcd.overlay import suggest
+from debgcd.errors import UsageError, suggest
 
 if TYPE_CHECKING:
+    from debgcd.config.schema import Config
     from debgcd.methods.base import Method, Sizes
-    from debgcd.options import Config
 
 # A new method is a file in this folder and a line here.
 _PLACES = {

@@ -16,14 +16,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from debgcd.data.draws import uniform
-from debgcd.data.sampler import Draws, Sampler, half_labelled
+from debgcd.config.schedules import Progress
+from debgcd.config.schema import Config, Options, option
+from debgcd.data.sampler import Draws, Sampler, half_labelled, uniform
 from debgcd.data.views import TWO_PLAIN, Kinds
 from debgcd.model.backbone import Backbone, Cut
 from debgcd.model.heads import merged
 from debgcd.model.network import Network, Output
-from debgcd.options import Config, Options, option
-from debgcd.schedules import Progress
 
 TEMPERATURE = 0.1  # of the probabilities that a classifier of cosines reports
 

@@ -15,12 +15,12 @@ from torch.nn.functional import normalize
 
 from debgcd import losses
 from debgcd.cluster.snc import levels, merged_to
+from debgcd.config.schedules import Progress
+from debgcd.config.schema import Options, option
 from debgcd.methods.base import About, Batch, Context, Loss
 from debgcd.methods.gcd import GCD, GCDHeads
 from debgcd.methods.kmeans import fit_distances, known_first
 from debgcd.model.network import Network
-from debgcd.options import Options, option
-from debgcd.schedules import Progress
 
 
 @dataclass(frozen=True)

@@ -16,16 +16,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from debgcd import losses, schedules
+from debgcd import losses
 from debgcd.cluster.communities import communities
-from debgcd.data.draws import uniform
-from debgcd.data.sampler import Draws, Sampler, half_labelled
+from debgcd.config import schedules
+from debgcd.config.schedules import Progress
+from debgcd.config.schema import option
+from debgcd.data.sampler import Draws, Sampler, half_labelled, uniform
 from debgcd.methods.base import About, Batch, Context, Loss
 from debgcd.methods.gcd import GCD, GCDOptions
 from debgcd.model.network import Network
-from debgcd.options import option
-from debgcd.progress import say
-from debgcd.schedules import Progress
+from debgcd.system.progress import say
 
 
 @dataclass(frozen=True)

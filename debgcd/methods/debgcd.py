@@ -9,17 +9,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from debgcd import losses, schedules
+from debgcd import losses
+from debgcd.config import schedules
+from debgcd.config.schedules import Progress
+from debgcd.config.schema import option
 from debgcd.errors import UsageError
 from debgcd.methods.base import About, Batch, Context, Loss
 from debgcd.methods.detector import DetectorOptions, DetectorShape, detector_loss, make_detector
 from debgcd.methods.simgcd import SimGCD, SimGCDHeads, SimGCDOptions, start_prototypes
 from debgcd.model.backbone import Cut
 from debgcd.model.heads import DistanceDetector, Prototypes
-from debgcd.model.neighbours import Neighbours
 from debgcd.model.network import Network, Output
-from debgcd.options import option
-from debgcd.schedules import Progress
+from debgcd.novelty.vote import Neighbours
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,13 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from debgcd import losses
+from debgcd.config.schedules import Progress
+from debgcd.config.schema import option
 from debgcd.methods.base import About, Batch, Context, Loss, Method, Sizes
 from debgcd.methods.kmeans import KMeansOptions, settle_centres
 from debgcd.model.backbone import Cut
 from debgcd.model.heads import Centres, Detector
 from debgcd.model.network import Network, Output
-from debgcd.options import option
-from debgcd.schedules import Progress
 
 
 @dataclass(frozen=True)

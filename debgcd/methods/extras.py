@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from debgcd import losses
+from debgcd.config.schedules import Progress
+from debgcd.config.schema import ExtrasConfig
 from debgcd.methods.base import Batch, Context, Loss, Method
 from debgcd.model.network import Network, Output
-from debgcd.options import ExtrasConfig
-from debgcd.schedules import Progress
 
 RIDGE = 0.1  # of the regression, relative to the mean diagonal of its Gram matrix
 MOMENTUM = 0.95  # of the mean energy of labelled images, as in the public code

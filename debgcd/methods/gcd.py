@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from debgcd import losses
+from debgcd.config.schedules import Progress
+from debgcd.config.schema import option
 from debgcd.methods.base import About, Batch, Loss
 from debgcd.methods.kmeans import KMeansOptions, SemiSupervisedKMeans
 from debgcd.model.backbone import Cut
 from debgcd.model.heads import Projection, PrototypeProjection
 from debgcd.model.network import Network
-from debgcd.options import option
-from debgcd.schedules import Progress
 
 
 @dataclass(frozen=True)

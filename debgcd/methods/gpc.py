@@ -17,13 +17,13 @@ from debgcd import losses
 from debgcd.cluster.kmeans import kmeans
 from debgcd.cluster.mixture import Prior, split_and_merge
 from debgcd.cluster.prototypes import principal
+from debgcd.config.schedules import Progress
+from debgcd.config.schema import option
 from debgcd.methods.base import About, Batch, Context, Loss
 from debgcd.methods.gcd import GCD, GCDOptions, representation
 from debgcd.methods.kmeans import clustered, fit_distances
 from debgcd.model.network import Network
-from debgcd.options import option
-from debgcd.progress import say
-from debgcd.schedules import Progress
+from debgcd.system.progress import say
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,13 @@ from torch.nn.functional import normalize
 
 from debgcd import losses
 from debgcd.cluster.kmeans import kmeans
+from debgcd.config.schedules import Progress
+from debgcd.config.schema import option
 from debgcd.methods.base import About, Batch, Context, Loss
 from debgcd.methods.gcd import GCD, GCDOptions
 from debgcd.model.backbone import Cut
 from debgcd.model.heads import MLP, Projection, PrototypeProjection
 from debgcd.model.network import Network
-from debgcd.options import option
-from debgcd.schedules import Progress
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,13 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from debgcd.cluster.kmeans import Clustering, kmeans
+from debgcd.config.schema import Config, Options, option
 from debgcd.losses import novelty
 from debgcd.methods.base import About, Context, Method
 from debgcd.model.backbone import Cut
 from debgcd.model.heads import Centres, DistanceDetector, Part
 from debgcd.model.network import Output
-from debgcd.options import Config, Options, option
-from debgcd.progress import progress
+from debgcd.system.progress import progress
 
 
 @dataclass(frozen=True)

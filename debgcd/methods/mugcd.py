@@ -13,13 +13,13 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from debgcd import losses
+from debgcd.config.schedules import Progress
+from debgcd.config.schema import Options, option
 from debgcd.data.views import PLAIN, STRONG, Kinds
 from debgcd.methods.base import About, Batch, Context, FirstStage, Loss, Method
 from debgcd.methods.simgcd import BaselineOptions, WarmStart, start_prototypes
 from debgcd.model.heads import Prototypes
 from debgcd.model.network import Network, Output, Teacher
-from debgcd.options import Options, option
-from debgcd.schedules import Progress
 
 
 @dataclass(frozen=True)

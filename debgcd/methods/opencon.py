@@ -13,14 +13,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, normalize
 
-from debgcd import losses, schedules
-from debgcd.data.draws import stream_seed
+from debgcd import losses
+from debgcd.config import schedules
+from debgcd.config.schedules import Progress
+from debgcd.config.schema import Options, option
+from debgcd.data.sampler import stream_seed
 from debgcd.methods.base import About, Batch, Context, Loss, Method, head_weight
 from debgcd.methods.simgcd import WarmStart, warm_prototypes
 from debgcd.model.heads import Projection
 from debgcd.model.network import Network
-from debgcd.options import Options, option
-from debgcd.schedules import Progress
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from debgcd import losses
+from debgcd.config.schedules import Progress
+from debgcd.config.schema import Options, option
 from debgcd.methods.base import About, Batch, Context, Loss, Method
 from debgcd.methods.simgcd import WarmStart, start_prototypes
 from debgcd.model.heads import Prototypes
 from debgcd.model.network import Network, Output
-from debgcd.options import Options, option
-from debgcd.schedules import Progress
 
 
 @dataclass(frozen=True)

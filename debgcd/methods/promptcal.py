@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from debgcd import losses
+from debgcd.config.schedules import Progress
+from debgcd.config.schema import Config, option
 from debgcd.errors import UsageError
 from debgcd.methods.base import About, Batch, Context, Loss
 from debgcd.methods.gcd import GCD, GCDOptions, representation
@@ -20,8 +22,6 @@ from debgcd.methods.kmeans import fit_distances, settle_centres
 from debgcd.model.backbone import Backbone, Cut
 from debgcd.model.heads import Centres, DistanceDetector, Part
 from debgcd.model.network import Network, Output, Queue, Teacher
-from debgcd.options import Config, option
-from debgcd.schedules import Progress
 
 HALVES = ("cls", "prompts")  # of the feature; each has a projection and a memory
 

@@ -8,15 +8,16 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from debgcd import losses, schedules
+from debgcd import losses
 from debgcd.cluster.prototypes import prototypes
+from debgcd.config import schedules
+from debgcd.config.schedules import Progress
+from debgcd.config.schema import Options, option
 from debgcd.methods.base import About, Batch, Context, Loss, Method, head_weight
 from debgcd.methods.gcd import ContrastOptions, ProjectionOptions, representation
 from debgcd.model.heads import Prototypes
 from debgcd.model.network import Network, Output
-from debgcd.options import Options, option
-from debgcd.progress import progress as bar
-from debgcd.schedules import Progress
+from debgcd.system.progress import progress as bar
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from debgcd.config.schedules import Progress
+from debgcd.config.schema import Config, option
 from debgcd.methods.base import About, Batch, FirstStage, Loss
 from debgcd.methods.simgcd import SimGCD, SimGCDOptions
 from debgcd.model.backbone import Backbone, Cut
 from debgcd.model.network import Network
 from debgcd.model.prompts import PixelPrompts, Prompted
-from debgcd.options import Config, option
-from debgcd.schedules import Progress
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from debgcd import losses
+from debgcd.config.schedules import Progress
+from debgcd.config.schema import Options, option
 from debgcd.data.views import PLAIN, SMALL, Kinds
 from debgcd.methods.base import About, Batch, Context, Loss, Method
 from debgcd.model.heads import Projection, Prototypes, merged
 from debgcd.model.network import Network, Output
-from debgcd.options import Options, option
-from debgcd.schedules import Progress
 
 
 @dataclass(frozen=True)

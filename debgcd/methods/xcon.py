@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from debgcd import losses
+from debgcd.config.schedules import Progress
+from debgcd.config.schema import option
 from debgcd.methods.base import About, Batch, Context, Loss
 from debgcd.methods.gcd import GCD, GCDOptions, representation
 from debgcd.methods.kmeans import clustered
 from debgcd.model.heads import Projection, PrototypeProjection
 from debgcd.model.network import Network
-from debgcd.options import option
-from debgcd.schedules import Progress
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import gelu, linear, normalize
 
-from debgcd.data.draws import stream_seed
+from debgcd.data.sampler import stream_seed
 
 INSIDE = 0.95  # share of the labelled images that lie within the radius of a DistanceDetector
 BLOCK = 4096  # of them whose distances to all classes are in memory together

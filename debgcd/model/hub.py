@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from debgcd.errors import DataError
-from debgcd.files import read_json
+from debgcd.system.files import read_json
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 

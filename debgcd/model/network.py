@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from debgcd import ranks
 from debgcd.model.backbone import Backbone
+from debgcd.system import distributed
 
 LEAST_SPREAD = 0.1  # of the mean channel's: channels that vary less are not stretched further
 
@@ -73,7 +73,7 @@ class Network(nn.Module):
         The rows are whole views, and come in the order that they have in the global batch. before_heads: features are
         gathered and every rank runs the heads on all of them, for those who change the feature's gradient.
         """
-        self._batch, self._before_heads = images if ranks.count() > 1 else None, before_heads
+        self._batch, self._before_heads = images if distributed.count() > 1 else None, before_heads
         try:
             yield
         finally:
@@ -136,9 +136,9 @@ def _gathered(output: Output, images: int) -> Output:
     said = {"": output.feature, **output.heads}
     widths = [rows[0].numel() for rows in said.values()]
     mine = torch.cat([rows.flatten(1) for rows in said.values()], 1)
-    largest, short = -(-images // ranks.count()), -images % ranks.count()
-    every = ranks.gather(mine).unflatten(1, (-1, largest)).transpose(0, 1)  # (V, ranks, b, ...)
-    whole = ranks.count() - short
+    largest, short = -(-images // distributed.count()), -images % distributed.count()
+    every = distributed.gather(mine).unflatten(1, (-1, largest)).transpose(0, 1)  # (V, ranks, b, ...)
+    whole = distributed.count() - short
     views = torch.cat([every[:, :whole].flatten(1, 2), every[:, whole:, :-1].flatten(1, 2)], 1) if short else every
     parts = views.flatten(0, -2).split(widths, 1)
     rows = {name: part.unflatten(1, said[name].shape[1:]) for name, part in zip(said, parts, strict=True)}

@@ -9,8 +9,8 @@ from typing import Literal
 
 import torch
 
-from debgcd import ranks
 from debgcd.errors import UsageError
+from debgcd.system import distributed
 
 Precision = Literal["fp32", "bf16"]
 
@@ -18,16 +18,18 @@ Precision = Literal["fp32", "bf16"]
 def pick_device(name: str) -> torch.device:
     """The device of this name; "auto" takes CUDA or Apple's GPU where there is one. Each rank has a GPU of its own."""
     if name == "auto":
-        other = "mps" if torch.backends.mps.is_available() and ranks.count() == 1 else "cpu"  # ranks cannot talk by mps
+        other = (
+            "mps" if torch.backends.mps.is_available() and distributed.count() == 1 else "cpu"
+        )  # ranks cannot talk by mps
         name = "cuda" if torch.cuda.is_available() else other
-    if name == "cuda" and ranks.count() > 1:
+    if name == "cuda" and distributed.count() > 1:
         there = torch.cuda.device_count()
-        if ranks.local_rank() >= there:
+        if distributed.local_rank() >= there:
             raise UsageError(
-                f"LOCAL_RANK is {ranks.local_rank()}, but there are {there} GPUs here; start one process per GPU, or use the "
+                f"LOCAL_RANK is {distributed.local_rank()}, but there are {there} GPUs here; start one process per GPU, or use the "
                 "device cpu"
             )
-        name = f"cuda:{ranks.local_rank()}"
+        name = f"cuda:{distributed.local_rank()}"
     try:
         device = torch.device(name)
         torch.empty(0, device=device)

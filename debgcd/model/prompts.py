@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from debgcd.data.draws import stream_seed
+from debgcd.data.sampler import stream_seed
 from debgcd.model.backbone import Backbone
 
 if TYPE_CHECKING:

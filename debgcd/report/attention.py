@@ -14,8 +14,8 @@ from debgcd.data.loader import from_files
 from debgcd.data.views import CENTRE, PLAIN
 from debgcd.errors import DataError, UsageError
 from debgcd.model.vit import VitBackbone
+from debgcd.run.directory import Run
 from debgcd.train.decide import run_backbone
-from debgcd.train.run import Run
 from debgcd.train.start import open_setup
 
 if TYPE_CHECKING:

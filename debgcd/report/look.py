@@ -17,19 +17,19 @@ from torch.nn.functional import normalize
 
 from debgcd.check import Doubt, doubtful_labels
 from debgcd.cluster.kmeans import kmeans
-from debgcd.data.crop import Picture
-from debgcd.data.manifest import scan
+from debgcd.data.image.crop import Picture
 from debgcd.data.sampler import Draws
+from debgcd.data.scan import scan
 from debgcd.errors import DataError
-from debgcd.inference.categories import Category, living
-from debgcd.inference.infer import TOP
-from debgcd.inference.predict import Prediction
-from debgcd.inference.tokens import centre_batches
-from debgcd.progress import progress
+from debgcd.infer.infer import TOP
+from debgcd.infer.predict import Prediction
 from debgcd.report.trust import Evidence, Floats, Ids, category_means, trust
+from debgcd.run.categories import Category, living
+from debgcd.run.directory import Run
+from debgcd.system.progress import progress
+from debgcd.tokens.sources import centre_batches
 from debgcd.train.decide import run_backbone
 from debgcd.train.finish import read_predictions
-from debgcd.train.run import Run
 from debgcd.train.setup import centre_tokens, frozen_features
 from debgcd.train.start import open_setup
 

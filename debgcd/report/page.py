@@ -15,18 +15,18 @@ import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from debgcd import __version__
-from debgcd.data.crop import Picture
+from debgcd.data.image.crop import Picture
 from debgcd.errors import DataError, DebgcdError
-from debgcd.files import csv_field, write_text
-from debgcd.progress import progress
 from debgcd.report.describe import SHOWN, UNSURE, Description, describe, duplicates
 from debgcd.report.look import Look, look
 from debgcd.report.plots import draw, image_file
 from debgcd.report.project import project
 from debgcd.report.thumbnails import fingerprints, thumbnails
 from debgcd.report.trust import order_of_interest
+from debgcd.run.directory import Run
+from debgcd.system.files import csv_field, write_text
+from debgcd.system.progress import progress
 from debgcd.train.finish import read_evaluation, read_health
-from debgcd.train.run import Run
 
 TEMPLATES = Path(__file__).parent / "templates"
 TRUSTED, SURE = 0.7, 0.8  # trust of a category, probability of an image's

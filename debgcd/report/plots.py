@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from debgcd.errors import DataError, UsageError
 from debgcd.estimate import from_run
-from debgcd.files import parse_json, write_bytes
-from debgcd.inference.infer import features, infer
+from debgcd.infer.infer import features, infer
 from debgcd.report.attention import attention, title_of
 from debgcd.report.project import project
+from debgcd.run.directory import Run
+from debgcd.system.files import parse_json, write_bytes
 from debgcd.train.finish import read_evaluation, read_predictions
-from debgcd.train.run import Run
 from debgcd.train.setup import fresh_tokens
 from debgcd.train.start import open_setup
 

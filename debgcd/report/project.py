@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 
 from debgcd.cluster.prototypes import principal
-from debgcd.progress import progress
+from debgcd.system.progress import progress
 
 AXES = 50  # principal axes that t-SNE sees
 FEWEST = 10  # with fewer points t-SNE has no neighbours to keep

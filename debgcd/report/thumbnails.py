@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from debgcd.data.crop import Picture
-from debgcd.data.decode import Unusable, decode
-from debgcd.machine import cores
-from debgcd.progress import Report
+from debgcd.data.image.crop import Picture
+from debgcd.data.image.decode import Unusable, decode
+from debgcd.system.machine import cores
+from debgcd.system.progress import Report
 
 SIDE, QUALITY = 80, 55  # pixels; of WebP. About 1.5 kB per photograph
 CHUNK = 256  # images between two writes to the cache

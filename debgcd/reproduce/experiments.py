@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from importlib import resources
 from typing import Any
 
-from debgcd.data.paper import Number, table
-from debgcd.errors import UsageError
+from debgcd.config.merge import parse_yaml
+from debgcd.errors import UsageError, suggest
 from debgcd.methods import METHODS, require_method
-from debgcd.overlay import parse_yaml, suggest
+from debgcd.datasets.paper import Number, table
 
 
 @dataclass(frozen=True)

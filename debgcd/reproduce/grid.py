@@ -22,14 +22,14 @@ from queue import SimpleQueue
 from threading import Lock
 
 from debgcd import config as configuration
-from debgcd import ranks
+from debgcd.config.schema import Config
 from debgcd.data.manifest import Manifest, manifest_text
 from debgcd.errors import DebgcdError
-from debgcd.files import write_text
 from debgcd.methods import METHODS
-from debgcd.options import Config
-from debgcd.progress import say
-from debgcd.train.run import open_run
+from debgcd.run.directory import open_run
+from debgcd.system import distributed
+from debgcd.system.files import write_text
+from debgcd.system.progress import say
 
 
 @dataclass(frozen=True)
@@ -142,15 +142,15 @@ def finish(
     """
     program = list(program) or [sys.executable, "-m", "debgcd"]
     places = (
-        places if ranks.count() == 1 else [None]
+        places if distributed.count() == 1 else [None]
     )  # all ranks work on one run at a time, each in a process of its own
     runs = {cell.folder: cell for cell in cells}  # rows with the same configuration are one run
-    names = ranks.first(lambda: [str(cell.folder) for cell in runs.values() if not cell.finished])
+    names = distributed.from_rank0(lambda: [str(cell.folder) for cell in runs.values() if not cell.finished])
     open_ones = [cell for cell in runs.values() if str(cell.folder) in names]
     say(f"{len(runs)} runs: {len(runs) - len(open_ones)} done, {len(open_ones)} to do")
-    for cell in open_ones if ranks.rank() == 0 else ():
+    for cell in open_ones if distributed.rank() == 0 else ():
         cell.write()
-    ranks.meet()
+    distributed.barrier()
     free: SimpleQueue[str | None] = SimpleQueue()
     for place in places:
         free.put(place)
@@ -164,8 +164,8 @@ def finish(
             try:
                 where = "" if place is None else f" on GPU {place}"
                 title = f"\n[{number}/{len(open_ones)}] {cell.name}{where}"
-                command = ranks.first(cell.command)
-                reasons = ranks.objects(start(cell, command, title, program, place, alone=len(places) == 1))
+                command = distributed.from_rank0(cell.command)
+                reasons = distributed.all_gather(start(cell, command, title, program, place, alone=len(places) == 1))
                 reason = min(
                     reasons, key=lambda one: (not one, one.startswith("exit code"))
                 )  # the rank that knows speaks
@@ -200,9 +200,11 @@ def _children() -> Iterator[Start]:
             return ""
         say(title)
         surroundings = {**os.environ, **({} if place is None else {"CUDA_VISIBLE_DEVICES": place})}
-        surroundings |= ranks.surroundings(f"{cell.folder} {command[1]}")
+        surroundings |= distributed.surroundings(f"{cell.folder} {command[1]}")
         reason = ""
-        with open(cell.log if ranks.rank() == 0 else os.devnull, "ab", buffering=0) as log:  # to be read while it runs
+        with open(
+            cell.log if distributed.rank() == 0 else os.devnull, "ab", buffering=0
+        ) as log:  # to be read while it runs
             # A new session: Ctrl-C must reach the child only through this process, because a second signal would interrupt a step.
             child = subprocess.Popen(
                 [*program, *command[1:]],

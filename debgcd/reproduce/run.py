@@ -9,23 +9,23 @@ from pathlib import Path
 from typing import Any, Literal
 
 from debgcd import config as configuration
-from debgcd import ranks
-from debgcd.bench.networks import trunk_type
-from debgcd.data import paper
-from debgcd.data.benchmarks import Benchmark, facts_of, read_benchmark, resolve
+from debgcd.config.schema import Config
+from debgcd.datasets import Benchmark, facts_of, read_benchmark, resolve
 from debgcd.errors import DataError, DebgcdError
-from debgcd.files import lock, write_json, write_text
-from debgcd.machine import facts
 from debgcd.methods import METHODS
-from debgcd.options import Config
-from debgcd.progress import say
 from debgcd.report.plots import draw, write_figure
+from debgcd.datasets import paper
+from debgcd.reproduce.bench.networks import trunk_type
 from debgcd.reproduce.experiments import Experiment
 from debgcd.reproduce.grid import Cell, ImageList, cell, devices, finish
 from debgcd.reproduce.results import Outcome, result
 from debgcd.reproduce.scale import Small, classes_of, part
 from debgcd.reproduce.table import page
-from debgcd.train.run import open_run
+from debgcd.run.directory import open_run
+from debgcd.system import distributed
+from debgcd.system.files import lock, write_json, write_text
+from debgcd.system.machine import facts
+from debgcd.system.progress import say
 
 Scale = Literal["full", "small"]
 
@@ -90,7 +90,7 @@ def plan(wish: Wish) -> Plan:
 def reproduce(wish: Wish, plan: Plan) -> Outcome:
     """Run the grid to its end and write the comparison to OUT/NAME.json and OUT/NAME.md."""
     wish.out.mkdir(parents=True, exist_ok=True)
-    with lock(wish.out, "reproducing a table") if ranks.rank() == 0 else nullcontext():
+    with lock(wish.out, "reproducing a table") if distributed.rank() == 0 else nullcontext():
         failed = finish(plan.cells, devices())
         results, not_run = [], list(plan.missing)
         for each in plan.cells:
@@ -113,7 +113,7 @@ def reproduce(wish: Wish, plan: Plan) -> Outcome:
             facts={**facts(), "trunk": trunk_type()},
             figures=_figures(wish, plan.cells),
         )
-        if ranks.rank() == 0:
+        if distributed.rank() == 0:
             write_json(wish.out / f"{wish.experiment.name}.json", outcome.to_json())
             write_text(wish.out / f"{wish.experiment.name}.md", page(outcome))
     return outcome

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import statistics
 
-from debgcd.data.benchmarks import facts_of
-from debgcd.data.paper import Number, table
+from debgcd.datasets import facts_of
+from debgcd.datasets.paper import Number, table
 from debgcd.reproduce.results import Outcome
 
 NAMES = {"all": "All", "old": "Old", "new": "New", "auroc": "AUROC", "k": "K"}

@@ -21,10 +21,10 @@ from safetensors.torch import load_file
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from debgcd import ranks
 from debgcd.errors import DataError
-from debgcd.files import named_errors, new_folder, read_json, write_json
 from debgcd.model.network import Network
+from debgcd.system import distributed
+from debgcd.system.files import named_errors, new_folder, read_json, write_json
 from debgcd.train.optimiser import SGD
 
 TENSORS, FACTS = "state.safetensors", "state.json"
@@ -44,7 +44,7 @@ def save(folder: Path, step: int, network: Network, optimiser: SGD | None, keep:
 
     optimiser: None for a method that does not train.
     """
-    if ranks.rank():
+    if distributed.rank():
         return
     tensors = network.state() | network.remembered()
     if optimiser is not None:
@@ -82,7 +82,7 @@ def resume(folder: Path, network: Network, optimiser: SGD | None, digest: str) -
 def keep_best(folder: Path, step: int, network: Network, score: float | None) -> None:
     """Keep the network if its score is above that of the one kept so far."""
     saved = places(folder)
-    if ranks.rank() == 0 and score is not None and (not saved or score > read(saved[-1]).facts["score"]):
+    if distributed.rank() == 0 and score is not None and (not saved or score > read(saved[-1]).facts["score"]):
         write(folder, State(step, network.state() | network.remembered(), {"score": score}))
         prune(folder, 1)
 
@@ -104,7 +104,7 @@ def places(folder: Path) -> list[Path]:
 
 def _newest(folder: Path) -> list[Path]:
     """The newest checkpoint, if there is one."""
-    return [folder / name for name in ranks.first(lambda: [place.name for place in places(folder)[-1:]])]
+    return [folder / name for name in distributed.from_rank0(lambda: [place.name for place in places(folder)[-1:]])]
 
 
 def write(folder: Path, state: State) -> None:

@@ -18,27 +18,27 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from debgcd import config as configuration
-from debgcd import ranks
 from debgcd.cluster.estimate_k import Estimate, Way, estimate_k
-from debgcd.data.crop import Picture
-from debgcd.data.image_cache import decide_image_cache
+from debgcd.config.schema import Config, ViewsConfig
+from debgcd.data.image.crop import Picture
 from debgcd.data.manifest import Manifest
 from debgcd.errors import DataError, UsageError
-from debgcd.files import amount, write_json, write_text
-from debgcd.inference.model import Model, load_model
-from debgcd.inference.tokens import Tokens
-from debgcd.machine import cache_folder
 from debgcd.methods import METHODS
 from debgcd.methods.base import Method
 from debgcd.model.backbone import Backbone
 from debgcd.model.load import load_backbone, load_default
 from debgcd.model.precision import gains_from_bf16, pick_device, pick_precision
-from debgcd.options import Config, ViewsConfig
-from debgcd.progress import progress, say
-from debgcd.train.bank import bank_bytes, has_bank, stored_kinds, token_shape
+from debgcd.run.directory import Run
+from debgcd.run.model_folder import Model, load_model
+from debgcd.system import distributed
+from debgcd.system.files import amount, write_json, write_text
+from debgcd.system.machine import cache_folder
+from debgcd.system.progress import progress, say
+from debgcd.tokens.bank import bank_bytes, has_bank, stored_kinds, token_shape
+from debgcd.tokens.image_cache import decide_image_cache
+from debgcd.tokens.sources import Tokens
 from debgcd.train.loop import length
 from debgcd.train.quality import settle
-from debgcd.train.run import Run
 from debgcd.train.setup import frozen_features
 
 FEW_IMAGES = 5000  # 200 epochs of the paper are too few steps below this
@@ -224,9 +224,9 @@ def decide_bank(
 def decide_k(run: Run, backbone: Backbone, tokens: Tokens) -> Run:
     """Estimate K for a run that leaves it open; written to estimate.json and config.yaml, so that `resume` keeps it."""
     features = frozen_features(backbone, tokens, run.manifest.training_paths)
-    k = ranks.first(lambda: _estimated_k(run, features))
+    k = distributed.from_rank0(lambda: _estimated_k(run, features))
     config = replace(run.config, k=k, prune=True)
-    if ranks.rank() == 0:
+    if distributed.rank() == 0:
         write_text(run.folder / "config.yaml", configuration.dump(config))
     return replace(run, config=config)
 

@@ -13,27 +13,26 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from debgcd import ranks
 from debgcd.cluster.kmeans import kmeans
+from debgcd.config.schema import Config
 from debgcd.errors import DataError
 from debgcd.evaluate import score
-from debgcd.files import csv_field, read_json, write_json, write_text
-from debgcd.inference.acts import REJECTED
-from debgcd.inference.card import views_label
-from debgcd.inference.categories import Category, categories
-from debgcd.inference.decisions import LOG, outcome, read_log, read_review
-from debgcd.inference.infer import Inference, features_shared, infer_shared
-from debgcd.inference.model import Novel, save_model
-from debgcd.inference.predict import Prediction, prediction_table, predictions_csv
-from debgcd.inference.tokens import Tokens
+from debgcd.infer.infer import Inference, features_shared, infer_shared
+from debgcd.infer.predict import Prediction, prediction_table, predictions_csv
 from debgcd.methods import create
-from debgcd.model.neighbours import Neighbours
-from debgcd.options import Config
-from debgcd.progress import say
-from debgcd.train.again import read_before
-from debgcd.train.run import Run
+from debgcd.novelty.vote import Neighbours
+from debgcd.review.log import LOG, outcome, read_log, read_review
+from debgcd.review.state import REJECTED
+from debgcd.run.categories import Category, categories
+from debgcd.run.directory import Run
+from debgcd.run.model_folder import Novel, save_model, views_label
+from debgcd.system import distributed
+from debgcd.system.files import csv_field, read_json, write_json, write_text
+from debgcd.system.progress import say
+from debgcd.tokens.sources import Tokens
+from debgcd.train.continue_run import read_before
+from debgcd.train.metrics import measure
 from debgcd.train.setup import Setup, fresh_tokens
-from debgcd.train.watch import measure
 
 DUPLICATE = 0.8  # of the squared distance between the nearest two known classes
 EXCEED = 0.05  # share of the labelled images that look new to a detector without a calibration of its own
@@ -84,7 +83,7 @@ def evaluate_during_training(run: Run, setup: Setup) -> dict[str, Any]:
         truth = run.manifest.truth_ids(rows)
         if (truth >= 0).any():
             feature = features_shared(network, tokens, numbers)
-            if ranks.rank():
+            if distributed.rank():
                 continue  # rank 0 clusters and measures
             unknown = torch.full((len(feature),), -1)
             k = min(method.sizes.k, len(feature))
@@ -152,7 +151,7 @@ def _distances(unit: Tensor) -> Tensor:
 def finish(run: Run, setup: Setup, inference: Inference, scores: dict[str, Any] | None) -> None:
     """Write what a run ends with; predictions.csv comes last, so that where it is the rest is too."""
     novel = novelty_limit(setup)
-    if ranks.rank():
+    if distributed.rank():
         return
     k = setup.method.sizes.k  # smaller than the configuration's where categories were pruned
     paths = [run.manifest.paths[row] for row in run.manifest.training_rows[setup.label < 0]]
@@ -189,7 +188,7 @@ def write_evaluation(run: Run, scores: dict[str, Any], k: int) -> dict[str, Any]
     config = run.config
     facts = {"method": config.method, "seed": config.seed, "preset": config.preset, "backbone": config.backbone.name}
     written = {**facts, "views": views_label(config), "k": k, **scores, "health": read_health(run)}
-    if ranks.rank() == 0:
+    if distributed.rank() == 0:
         write_json(run.evaluation, written)
     return written
 

@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from debgcd import ranks
 from debgcd.errors import DataError
-from debgcd.files import read_json, write_json
-from debgcd.inference.infer import features_shared
-from debgcd.progress import say
+from debgcd.infer.infer import features_shared
+from debgcd.run.directory import Run
+from debgcd.system import distributed
+from debgcd.system.files import read_json, write_json
+from debgcd.system.progress import say
 from debgcd.train import checkpoint
-from debgcd.train.run import Run
 from debgcd.train.setup import Setup
 
 LOOKS = 6  # during a run, besides the one before the first step
@@ -60,7 +60,9 @@ class Watch:
         self._run, self._setup, self._acts = run, setup, run.config.run.watch == "act"
         watched = setup.method.trains and run.config.run.watch != "off"
         self._at = {round(steps * i / LOOKS) for i in range(LOOKS + 1)} if watched else set()
-        told = ranks.first(lambda: {str(step): asdict(signs) for step, signs in _read(run).items()} if first else {})
+        told = distributed.from_rank0(
+            lambda: {str(step): asdict(signs) for step, signs in _read(run).items()} if first else {}
+        )
         self._seen = {int(step): Signs(**signs) for step, signs in told.items() if int(step) <= first}
         self.kept: int | None = None  # step of the state that the run went back to
         last = self._seen.get(max(self._seen, default=0))
@@ -94,7 +96,7 @@ class Watch:
         return self._run.checkpoints / "healthy"
 
     def _write(self) -> None:
-        if ranks.rank() == 0:
+        if distributed.rank() == 0:
             write_json(self._run.health, self.report())
 
     def report(self) -> dict[str, Any]:
@@ -108,7 +110,7 @@ class Watch:
         some = np.unique(np.linspace(0, count - 1, min(count, IMAGES)).astype(np.int64))
         rows = np.union1d(some, np.flatnonzero(self._setup.held))
         feature = features_shared(self._setup.network, self._setup.tokens, rows)
-        return Signs(**ranks.first(lambda: asdict(self._seen_in(feature, rows))))
+        return Signs(**distributed.from_rank0(lambda: asdict(self._seen_in(feature, rows))))
 
     @torch.no_grad()
     def _seen_in(self, feature: Tensor, rows: NDArray[np.int64]) -> Signs:

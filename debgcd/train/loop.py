@@ -20,25 +20,25 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from debgcd import ranks
+from debgcd.config.schedules import Progress
+from debgcd.config.schema import ScheduleConfig
 from debgcd.data.sampler import Draws, Sampler
 from debgcd.errors import DebgcdError
-from debgcd.files import write_json
-from debgcd.inference.model import start_from
 from debgcd.methods import extras
 from debgcd.methods.base import Batch, Context, Loss, Method
 from debgcd.model.network import Network
-from debgcd.options import ScheduleConfig
-from debgcd.progress import progress as bar
-from debgcd.schedules import Progress
+from debgcd.run.directory import Run
+from debgcd.run.model_folder import start_from
+from debgcd.system import distributed
+from debgcd.system.files import write_json
+from debgcd.system.progress import progress as bar
 from debgcd.train import checkpoint
 from debgcd.train.finish import evaluate, evaluate_during_training, finish, prune, unlabelled, with_categories
 from debgcd.train.health import Watch
+from debgcd.train.metrics import Metrics, Utilisation
 from debgcd.train.optimiser import SGD, set_learning_rate, sgd
-from debgcd.train.run import Run
 from debgcd.train.setup import Setup
 from debgcd.train.stop import Interrupted, stop_requests
-from debgcd.train.watch import Metrics, Utilisation
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def step(
     trained = network.trained()
     local = {name: p.grad for name, p in trained.items() if p.grad is not None and name.startswith(learns)}
     going = loss.total.new_full((), float(stop is None or not stop.is_set()))
-    *gradients, total, going = ranks.average([*local.values(), loss.total.detach(), going])
+    *gradients, total, going = distributed.average([*local.values(), loss.total.detach(), going])
     whole = dict(zip(local, gradients, strict=True))
     for name, parameter in trained.items():
         parameter.grad = whole.get(name)
@@ -144,15 +144,17 @@ def train(run: Run, setup: Setup) -> None:
                 if watch.problem is not None and config.run.watch == "act":
                     watch.go_back()
                     break
-                stopped = observed.stop or (ranks.count() == 1 and stop.is_set())  # one rank need not ask the others
+                stopped = observed.stop or (
+                    distributed.count() == 1 and stop.is_set()
+                )  # one rank need not ask the others
                 if not last and (stopped or done % config.run.checkpoint_every == 0):
                     checkpoint.save(run.checkpoints, done, network, optimiser, config.run.keep, digest)
                 if not last and stopped:
-                    ranks.meet()  # until it is saved
+                    distributed.barrier()  # until it is saved
                     raise Interrupted
         if resumed != long.steps and watch.kept is None:
             checkpoint.save(run.checkpoints, long.steps, network, optimiser, config.run.keep, digest)
-        if any(ranks.objects(stop.is_set())):  # in the last step
+        if any(distributed.all_gather(stop.is_set())):  # in the last step
             raise Interrupted
         checkpoint.restore_best(run.checkpoints / "best", network)
         _led(replace(context, label=torch.from_numpy(setup.label).to(setup.device)), method.settle)
@@ -175,15 +177,17 @@ def _led(context: Context, hook: Callable[[Context], None]) -> None:
         _copy_from_rank0(context.network)
         return context.features()
 
-    ranks.led(lambda ask: hook(replace(context, features=ask)), features)
+    distributed.run_on_rank0(lambda ask: hook(replace(context, features=ask)), features)
     _copy_from_rank0(context.network)
 
 
 def _copy_from_rank0(network: Network) -> None:
     """Give every rank rank 0's network and memory."""
-    shapes = ranks.first(lambda: {name: list(x.shape) for name, x in (network.state() | network.remembered()).items()})
+    shapes = distributed.from_rank0(
+        lambda: {name: list(x.shape) for name, x in (network.state() | network.remembered()).items()}
+    )
     network.resize(shapes)  # a method may find another number of categories
-    ranks.broadcast([*network.state().values(), *network.remembered().values()])
+    distributed.broadcast([*network.state().values(), *network.remembered().values()])
 
 
 def _begin(run: Run, setup: Setup, context: Context) -> None:
@@ -215,7 +219,7 @@ def _batches(setup: Setup, long: Length, first: int, seed: int) -> Iterator[tupl
 
 def _own_draws(sampler: Sampler, number: int) -> Draws:
     """This rank's slice of a step's batch; of uneven slices the smaller ones are filled up with a draw that does not count."""
-    own, largest = (sampler.draws(number, rank, ranks.count()) for rank in (ranks.rank(), 0))
+    own, largest = (sampler.draws(number, rank, distributed.count()) for rank in (distributed.rank(), 0))
     missing = len(largest.draw) - len(own.draw)
     if not missing:
         return own
@@ -259,7 +263,7 @@ def _not_finite(run: Run, number: int, observed: Observed, images: NDArray[np.in
     values = observed.values
     paths = [str(run.manifest.paths[row]) for row in run.manifest.training_rows[images]]
     report = run.folder / "failure.json"
-    if ranks.rank() == 0:
+    if distributed.rank() == 0:
         write_json(report, {"step": number, "terms": {k: str(v) for k, v in values.items()}, "images": paths})
     saved = checkpoint.places(run.checkpoints)
     return DebgcdError(

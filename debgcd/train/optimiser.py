@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from debgcd import schedules
+from debgcd.config import schedules
+from debgcd.config.schedules import Progress
+from debgcd.config.schema import ScheduleConfig
 from debgcd.model.network import Network
-from debgcd.options import ScheduleConfig
-from debgcd.schedules import Progress
 
 
 class SGD:

@@ -17,8 +17,10 @@ import torch
 from torch import Tensor
 
 from debgcd import config as configuration
-from debgcd.data.crop import Picture
-from debgcd.data.decode import Unusable, short_side
+from debgcd.config.schedules import Progress
+from debgcd.config.schema import LARGEST, Config
+from debgcd.data.image.crop import Picture
+from debgcd.data.image.decode import Unusable, short_side
 from debgcd.data.manifest import Manifest
 from debgcd.data.sampler import Draws
 from debgcd.methods import METHODS, create
@@ -26,10 +28,8 @@ from debgcd.methods.base import Batch, Method, Sizes
 from debgcd.model.backbone import Backbone
 from debgcd.model.lite import VARIANTS
 from debgcd.model.precision import pick_device
-from debgcd.options import LARGEST, Config
-from debgcd.progress import duration
-from debgcd.schedules import Progress
-from debgcd.train.bank import stored_kinds, token_shape
+from debgcd.system.progress import duration
+from debgcd.tokens.bank import stored_kinds, token_shape
 from debgcd.train.loop import length
 from debgcd.train.setup import build
 

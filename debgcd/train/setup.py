@@ -11,15 +11,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from debgcd import ranks
-from debgcd.data.crop import Picture
-from debgcd.data.draws import uniform
-from debgcd.data.image_cache import open_image_cache
+from debgcd.config.schema import Config
+from debgcd.data.image.crop import Picture
 from debgcd.data.loader import Images, default_workers, from_files
 from debgcd.data.manifest import Manifest
+from debgcd.data.sampler import uniform
 from debgcd.errors import DataError
-from debgcd.inference.infer import features_shared
-from debgcd.inference.tokens import FreshTokens, MixedTokens, Tokens
+from debgcd.infer.infer import features_shared
 from debgcd.methods import METHODS, create
 from debgcd.methods.base import Method, Sizes
 from debgcd.methods.extras import remember
@@ -27,10 +25,12 @@ from debgcd.model.backbone import Backbone
 from debgcd.model.heads import reset_heads
 from debgcd.model.network import Network
 from debgcd.model.precision import pick_device
-from debgcd.options import Config
-from debgcd.progress import progress
-from debgcd.train.bank import BankTokens, has_bank, open_bank
-from debgcd.train.run import Run
+from debgcd.run.directory import Run
+from debgcd.system import distributed
+from debgcd.system.progress import progress
+from debgcd.tokens.bank import BankTokens, has_bank, open_bank
+from debgcd.tokens.image_cache import open_image_cache
+from debgcd.tokens.sources import FreshTokens, MixedTokens, Tokens
 
 FEWEST_LABELS = 10  # of a class from which some are held out
 FEWEST_HELD = 10  # in all; fewer say nothing
@@ -86,7 +86,7 @@ def centre_tokens(config: Config, manifest: Manifest, backbone: Backbone, cache:
     once = replace(config, run=replace(config.run, image_cache="off"))  # decoding is less work than keeping the pixels
     backbone.to(pick_device(config.run.device))
     kinds = METHODS[config.method].views
-    there = config.views.bank == "on" and ranks.first(
+    there = config.views.bank == "on" and distributed.from_rank0(
         lambda: has_bank(backbone, manifest.training_paths, config.views, cache, kinds)
     )
     if config.views.bank == "on" and not there:
@@ -164,7 +164,7 @@ def frozen_features(backbone: Backbone, tokens: Tokens, paths: Sequence[Picture]
     """(N, width) of all training images' centre crops before any training, standardised where the backbone needs it."""
     network = Network(backbone, nn.ModuleDict()).to(backbone.pixel_mean.device)
     raw = finite_features(network, tokens, paths)
-    if ranks.rank():
+    if distributed.rank():
         return raw
     network.standardise(raw)
     return (raw - network.feature_mean) * network.feature_scale

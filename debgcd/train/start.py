@@ -16,27 +16,28 @@ import torch
 from torch.utils import deterministic
 
 from debgcd import config as configuration
-from debgcd import ranks
-from debgcd.data.contents import Contents, forget_contents, read_contents
-from debgcd.data.manifest import Manifest, lost_classes, require_trainable, scan, write_skipped
+from debgcd.config.schema import Config
+from debgcd.data.fingerprints import Contents, forget_contents, read_contents
+from debgcd.data.manifest import Manifest, lost_classes, require_trainable, write_skipped
+from debgcd.data.scan import scan
 from debgcd.errors import DataError, UsageError
-from debgcd.files import lock, read_json, write_text
-from debgcd.inference.model import Model, load_model
-from debgcd.machine import cache_folder
 from debgcd.methods import METHODS, require_method, require_package
 from debgcd.methods.base import FirstStage
 from debgcd.model.backbone import Backbone
 from debgcd.model.precision import pick_device
-from debgcd.options import Config
-from debgcd.progress import progress, say
-from debgcd.train.again import Before
+from debgcd.run.directory import IMAGES, Run, finished_run, new_run, open_run, require_same_images
+from debgcd.run.directory import create as create_run
+from debgcd.run.model_folder import Model, load_model
+from debgcd.system import distributed
+from debgcd.system.files import lock, read_json, write_text
+from debgcd.system.machine import cache_folder
+from debgcd.system.progress import progress, say
+from debgcd.train.continue_run import Before
 from debgcd.train.decide import decide, decide_k, run_backbone
+from debgcd.train.disk_space import require_room
 from debgcd.train.finish import evaluate, reviewed, unlabelled, write_evaluation
 from debgcd.train.loop import train
 from debgcd.train.quality import Cost, decides, expected, levels, told
-from debgcd.train.room import require_room
-from debgcd.train.run import IMAGES, Run, finished_run, new_run, open_run, require_same_images
-from debgcd.train.run import create as create_run
 from debgcd.train.setup import Setup, centre_tokens, open_tokens, prepare
 
 FINISHED = "finished"
@@ -49,9 +50,9 @@ def begin(manifest: Manifest, config: Config, folder: Path, verify: bool = False
     verify: hash every image, also those whose size, times and inode say that they are as they were.
     before: the reviewed run that this one goes on from.
     """
-    ranks.set_timeout(config.run.timeout)
+    distributed.set_timeout(config.run.timeout)
     require_ready(manifest, config)
-    if ranks.rank():
+    if distributed.rank():
         return _follow(folder)
     with new_run(folder):
         return begin_locked(manifest, config, folder, verify, before)
@@ -108,15 +109,15 @@ def require_ready(manifest: Manifest, config: Config) -> None:
 def resume(folder: Path, verify: bool = False) -> Run:
     """Go on where the run stands; a finished run stays as it is. verify: as for `begin`."""
     run = open_run(folder)
-    ranks.set_timeout(run.config.run.timeout)
-    if ranks.first(lambda: run.finished):
+    distributed.set_timeout(run.config.run.timeout)
+    if distributed.from_rank0(lambda: run.finished):
         return run
-    if ranks.rank():
+    if distributed.rank():
         return _follow(folder)
     with lock(folder):
         run = open_run(folder)  # another process may have gone on with it, even to its end
         if run.finished:
-            ranks.first(lambda: FINISHED)
+            distributed.from_rank0(lambda: FINISHED)
             return run
         if verify:
             forget_contents(run.manifest.paths, cache_folder(run.config.run.cache))
@@ -131,19 +132,21 @@ def _say_ranks(run: Run) -> None:
     """Another number of ranks than the run began with is fine; what changes is said."""
     with suppress(OSError, ValueError, AttributeError):
         began = read_json(run.folder / "environment.json").get("ranks", 1)
-        if began != ranks.count():
-            say(f"ranks: {ranks.count()}, were {began} when the run began; results agree to rounding, not to the byte")
+        if began != distributed.count():
+            say(
+                f"ranks: {distributed.count()}, were {began} when the run began; results agree to rounding, not to the byte"
+            )
 
 
 def _lead(run: Run, backbone: Backbone) -> Run:
     """Rank 0 has written or opened the run directory; tell the others, and train."""
-    ranks.first(lambda: _digest(run.folder))
+    distributed.from_rank0(lambda: _digest(run.folder))
     return _to_the_end(run, backbone)
 
 
 def _follow(folder: Path) -> Run:
     """Other ranks read from the run directory what rank 0 decided, and look whether they see the same images."""
-    expected, end = ranks.first(str), time.monotonic() + SEEN
+    expected, end = distributed.from_rank0(str), time.monotonic() + SEEN
     if expected == FINISHED:
         return open_run(folder)
     while _digest(folder) != expected:  # a network's disk may take its time
@@ -154,7 +157,7 @@ def _follow(folder: Path) -> Run:
             )
         time.sleep(0.1)
     run = open_run(folder)
-    ranks.set_timeout(run.config.run.timeout)
+    distributed.set_timeout(run.config.run.timeout)
     require_same_images(run, _contents(run.manifest, run.config))
     return _to_the_end(run, run_backbone(run))
 
@@ -202,14 +205,14 @@ def _require_same_settings(run: Run, model: Model) -> None:
 
 def _to_the_end(run: Run, backbone: Backbone) -> Run:
     """Train; the caller holds the run directory's lock. It cannot be taken twice: leaving the inner one would free both."""
-    ranks.meet()  # all have read the run directory, which rank 0 may change from here on
+    distributed.barrier()  # all have read the run directory, which rank 0 may change from here on
     with _repeatable():
         tokens = open_tokens(run.config, run.manifest, backbone, cache_folder(run.config.run.cache))
         if run.config.k is None:
             try:
                 run = decide_k(run, backbone, tokens)
             except (UsageError, DataError):
-                if ranks.rank() == 0:
+                if distributed.rank() == 0:
                     (run.folder / "config.yaml").unlink()  # not begun: the folder is free for a try with a given K
                 raise
         run = _after_first_stage(run)
@@ -224,16 +227,16 @@ def _after_first_stage(run: Run) -> Run:
         return run
     folder = run.folder / "first"
     say(f"first stage: {first}, in {folder} (start from another run with --start)")
-    if ranks.first((folder / "config.yaml").exists):
+    if distributed.from_rank0((folder / "config.yaml").exists):
         done = resume(folder)
     else:
-        if ranks.rank() == 0:
+        if distributed.rank() == 0:
             shutil.rmtree(folder, ignore_errors=True)  # killed before it began
         done = begin(run.manifest, first_config(config, first), folder)
     cache = cache_folder(config.run.cache)
-    sha256 = ranks.first(lambda: load_model(done.model, backbone=None, cache=cache, device="cpu").sha256)
+    sha256 = distributed.from_rank0(lambda: load_model(done.model, backbone=None, cache=cache, device="cpu").sha256)
     config = replace(config, start=str(done.model.absolute()), start_sha256=sha256)
-    if ranks.rank() == 0:
+    if distributed.rank() == 0:
         write_text(run.folder / "config.yaml", configuration.dump(config))
     return replace(run, config=config)
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from debgcd import ranks
+from debgcd.system import distributed
 
 
 class Interrupted(KeyboardInterrupt):
@@ -23,7 +23,7 @@ def stop_requests() -> Iterator[threading.Event]:
         return
 
     def request(number: int, frame: object) -> None:
-        if stop.is_set() and not ranks.launched():  # a launcher may pass a signal on that arrived here, too
+        if stop.is_set() and not distributed.launched():  # a launcher may pass a signal on that arrived here, too
             raise KeyboardInterrupt
         stop.set()
 

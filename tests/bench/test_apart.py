@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from debgcd.bench import session
-from debgcd.bench.session import Peak, anonymous_bytes, apart
 from debgcd.errors import DebgcdError
+from debgcd.reproduce.bench import session
+from debgcd.reproduce.bench.session import Peak, anonymous_bytes, apart
 
 pytestmark = pytest.mark.skipif(anonymous_bytes() is None, reason="this system does not tell RssAnon")
 MIB = 2**20

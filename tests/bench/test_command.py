@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from debgcd.bench import PARTS
-from debgcd.bench.results import BEGIN, END, Line
-from debgcd.bench.session import Session
+from debgcd.reproduce.bench import PARTS
+from debgcd.reproduce.bench.results import BEGIN, END, Line
+from debgcd.reproduce.bench.session import Session
 
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, Session]]:
     """Parts that measure nothing and note that they were asked; temporary folders are made in tmp_path."""
-    from debgcd.bench import run
+    from debgcd.reproduce.bench import run
 
     calls: list[tuple[str, Session]] = []
 
@@ -90,7 +90,7 @@ def test_what_is_refused_before_any_work(command: Any, asked: Any, words: list[s
 def test_stopped_it_leaves_nothing_behind(
     command: Any, asked: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from debgcd.bench import run
+    from debgcd.reproduce.bench import run
 
     def stop(session: Session) -> list[Line]:
         raise KeyboardInterrupt

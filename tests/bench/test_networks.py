@@ -10,8 +10,9 @@ import pytest
 import torch
 from toy import SHAPE, SIZES, toy
 
-from debgcd.bench import training
-from debgcd.bench.networks import (
+from debgcd.errors import DebgcdError
+from debgcd.reproduce.bench import training
+from debgcd.reproduce.bench.networks import (
     alternate_labels,
     from_bank,
     ours,
@@ -22,9 +23,8 @@ from debgcd.bench.networks import (
     require_same_loss,
     write_random_bank,
 )
-from debgcd.bench.session import Session
-from debgcd.bench.training import products
-from debgcd.errors import DebgcdError
+from debgcd.reproduce.bench.session import Session
+from debgcd.reproduce.bench.training import products
 
 IMAGES, LABEL = random_images(8, SIZES.views.size), alternate_labels(4, SIZES.known)
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from toy import SHAPE, SIZES, toy
 
-from debgcd.bench import PARTS, decode, memory, predict, training
-from debgcd.bench.decode import photographs
-from debgcd.bench.run import MEASURES, run
-from debgcd.bench.session import DataSet
-from debgcd.bench.training import Costs, epoch_seconds
-from debgcd.machine import cores
+from debgcd.reproduce.bench import PARTS, decode, memory, predict, training
+from debgcd.reproduce.bench.decode import photographs
+from debgcd.reproduce.bench.run import MEASURES, run
+from debgcd.reproduce.bench.session import DataSet
+from debgcd.reproduce.bench.training import Costs, epoch_seconds
+from debgcd.system.machine import cores
 
 
 @pytest.fixture
@@ -166,7 +166,7 @@ def test_memory(tmp_path: Path) -> None:
 
 
 def test_memory_says_so_where_the_system_does_not_tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("debgcd.bench.session.STATUS", tmp_path / "no such file")
+    monkeypatch.setattr("debgcd.reproduce.bench.session.STATUS", tmp_path / "no such file")
     (line,) = memory.measure_memory(toy(tmp_path))
     assert line.ours is None
     assert "/proc/self/status" in line.note

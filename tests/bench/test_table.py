@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from debgcd.bench.results import BEGIN, END, Line, compare, markdown, write_table
 from debgcd.errors import UsageError
+from debgcd.reproduce.bench.results import BEGIN, END, Line, compare, markdown, write_table
 
 DOCS = Path(__file__).parents[2] / "docs"
 

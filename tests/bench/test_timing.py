@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from debgcd.bench.results import Line, cells, compare
-from debgcd.bench.session import Work, interleave
+from debgcd.reproduce.bench.results import Line, cells, compare
+from debgcd.reproduce.bench.session import Work, interleave
 
 
 class Machine:

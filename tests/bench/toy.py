@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from debgcd.bench.session import DataSet, Session, Shape, Sizes
+from debgcd.config.schema import ViewsConfig
 from debgcd.methods.debgcd import DebGCDHeads
-from debgcd.options import ViewsConfig
+from debgcd.reproduce.bench.session import DataSet, Session, Shape, Sizes
 
 SHAPE = Shape("ViT-toy", width=32, heads=2, hidden=64, batch=4, depth=3, patch=8)
 SIZES = Sizes(

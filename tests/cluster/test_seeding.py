@@ -15,7 +15,7 @@ from debgcd.cluster import kmeans
 from debgcd.cluster.blocks import read
 from debgcd.cluster.kmeans import plus_plus
 from debgcd.cluster.lloyd import fix
-from debgcd.data.draws import uniform
+from debgcd.data.sampler import uniform
 
 
 def first_centres(points: Tensor, label: Tensor, k: int, seed: int, restarts: int) -> Tensor:

@@ -14,8 +14,10 @@ import pytest
 from miniatures import FORMS, Made
 from PIL import Image
 
-from debgcd.commands.options import BENCHMARKS
-from debgcd.data.benchmarks import (
+from debgcd.commands.arguments import BENCHMARKS
+from debgcd.data.manifest import write_manifest
+from debgcd.data.sources import read_manifest
+from debgcd.datasets import (
     NAMES,
     SPLITS,
     Facts,
@@ -25,7 +27,6 @@ from debgcd.data.benchmarks import (
     read_benchmark,
     resolve,
 )
-from debgcd.data.manifest import read_manifest, write_manifest
 from debgcd.errors import UsageError
 
 Published = Callable[[str, Made], Facts]
@@ -230,7 +231,7 @@ def test_an_interrupted_writing_of_files_begins_again(
 
 def test_of_two_processes_one_writes_and_the_other_waits(tmp_path: Path) -> None:
     miniatures.cifar10(tmp_path)
-    read = "from pathlib import Path; from debgcd.data.benchmarks import cifar, facts_of; import sys; "
+    read = "from pathlib import Path; from debgcd.datasets import cifar, facts_of; import sys; "
     read += "print(cifar.cifar10(facts_of('cifar10'), Path(sys.argv[1]), Path(sys.argv[2])).train[0][0])"
     call = [sys.executable, "-c", read, str(tmp_path), str(tmp_path / "cache")]
     both = [subprocess.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]

@@ -14,7 +14,7 @@ from miniatures import FORMS, Made
 from PIL import Image
 from scipy.io import savemat
 
-from debgcd.data.benchmarks import Facts, facts_of, read_benchmark
+from debgcd.datasets import Facts, facts_of, read_benchmark
 from debgcd.errors import DataError, DebgcdError, UsageError
 
 Published = Callable[[str, Made], Facts]
@@ -103,7 +103,7 @@ def test_imagenet100_has_to_have_the_papers_numbers(
     """Its exact number of training images was not published: the paper's rounded ones are what it is held against."""
     made = miniatures.imagenet100(tmp_path / "sets")
     facts = replace(published("imagenet100", made), train=None)
-    monkeypatch.setattr("debgcd.data.benchmarks.facts_of", lambda _: facts)
+    monkeypatch.setattr("debgcd.datasets.facts_of", lambda _: facts)
     assert "31.9K" in complaint("imagenet100", tmp_path / "sets")
 
 

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from miniatures import Made
 
-from debgcd.data.benchmarks import Facts
+from debgcd.datasets import Facts
 
 Command = Callable[..., Any]
 Published = Callable[[str, Made], Facts]

@@ -17,10 +17,10 @@ import pytest
 from PIL import Image
 from tiers import tiered
 
-from debgcd.data import decode as decoding
-from debgcd.data.budget import MOST, PLAIN, memory, one_at_a_time
-from debgcd.data.decode import Reason, Unusable, decode
-from debgcd.data.jpeg import keeps_coefficients
+from debgcd.data.image import decode as decoding
+from debgcd.data.image.budget import MOST, PLAIN, memory, one_at_a_time
+from debgcd.data.image.decode import Reason, Unusable, decode
+from debgcd.data.image.jpeg import keeps_coefficients
 
 SIDE = 5000
 
@@ -92,7 +92,7 @@ def test_strips_change_no_pixel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     image = Image.fromarray(noise[..., 0].astype(np.uint16) * 200) if mode == "I;16" else image.convert(mode)
     image.save(tmp_path / "a.tif")
     whole = decode(tmp_path / "a.tif")
-    monkeypatch.setattr("debgcd.data.rgb.STRIP", 100)
+    monkeypatch.setattr("debgcd.data.image.rgb.STRIP", 100)
     np.testing.assert_array_equal(decode(tmp_path / "a.tif"), whole)
 
 

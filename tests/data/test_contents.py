@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from debgcd import ranks
-from debgcd.data import contents
-from debgcd.data.contents import forget_contents, read_contents
+from debgcd.data import fingerprints as contents
+from debgcd.data.fingerprints import forget_contents, read_contents
 from debgcd.errors import DataError
+from debgcd.system import distributed
 
 OLD = 10**18  # nanoseconds: a time long before any test
 
@@ -86,7 +86,7 @@ def test_a_file_with_another_size_time_or_inode_is_read(
 def test_hashing_shows_other_ranks_that_this_one_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").write_bytes(b"a")
     signs: list[int] = []
-    monkeypatch.setattr(ranks, "alive", lambda: signs.append(1))
+    monkeypatch.setattr(distributed, "alive", lambda: signs.append(1))
     read_contents([tmp_path / "a"], tmp_path / "cache")
     assert signs
 

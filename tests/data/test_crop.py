@@ -13,19 +13,21 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from debgcd.data import contents
-from debgcd.data.contents import read_contents
-from debgcd.data.crop import Box, Crop
-from debgcd.data.decode import Reason, Unusable, decode
-from debgcd.data.image_cache import open_image_cache
+from debgcd.config.schema import ViewsConfig
+from debgcd.data import fingerprints as contents
+from debgcd.data.fingerprints import read_contents
+from debgcd.data.image.crop import Box, Crop
+from debgcd.data.image.decode import Reason, Unusable, decode
 from debgcd.data.loader import Files
-from debgcd.data.manifest import Manifest, manifest_text, read_manifest, scan, write_manifest
+from debgcd.data.manifest import Manifest, manifest_text, write_manifest
+from debgcd.data.scan import scan
+from debgcd.data.sources import read_manifest
 from debgcd.data.views import resize_short_side
 from debgcd.errors import DataError, UsageError
-from debgcd.inference.categories import categories
-from debgcd.inference.infer import Inference
-from debgcd.inference.predict import prediction_rows, prediction_table
-from debgcd.options import ViewsConfig
+from debgcd.infer.infer import Inference
+from debgcd.infer.predict import prediction_rows, prediction_table
+from debgcd.run.categories import categories
+from debgcd.tokens.image_cache import open_image_cache
 
 HEIGHT, WIDTH = 30, 50
 

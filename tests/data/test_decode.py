@@ -9,7 +9,7 @@ import pillow_heif
 import pytest
 from PIL import Image
 
-from debgcd.data.decode import MAX_ASPECT, decode
+from debgcd.data.image.decode import MAX_ASPECT, decode
 
 RNG = np.random.default_rng(0)
 NOISE = RNG.integers(0, 256, (120, 160, 3), dtype=np.uint8)

@@ -15,8 +15,8 @@ import pillow_heif
 import pytest
 from PIL import Image, ImageFile
 
-from debgcd.data import decode as module
-from debgcd.data.decode import Reason, Unusable, decode
+from debgcd.data.image import decode as module
+from debgcd.data.image.decode import Reason, Unusable, decode
 
 RNG = np.random.default_rng(0)
 NOISE = RNG.integers(0, 256, (120, 160, 3), dtype=np.uint8)

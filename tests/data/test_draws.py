@@ -7,7 +7,7 @@ import hashlib
 import numpy as np
 import pytest
 
-from debgcd.data.draws import stream_seed, uniform
+from debgcd.data.sampler import stream_seed, uniform
 
 MASK = 2**64 - 1
 COUNT = 20_000

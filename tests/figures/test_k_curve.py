@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from debgcd.cluster.estimate_k import Estimate
-from debgcd.figures import COLUMNS, draw_k_curve, text_plot
+from debgcd.report.figures import COLUMNS, draw_k_curve, text_plot
 
 
 def estimate(low: int = 8, k: int = 10, high: int = 20, way: str = "ward") -> Estimate:

@@ -15,7 +15,7 @@ from typing import Any
 import hypothesis.strategies as st
 from hypothesis import HealthCheck, settings
 
-from debgcd.data.decode import Unusable
+from debgcd.data.image.decode import Unusable
 from debgcd.errors import DataError, UsageError
 
 EXAMPLES = int(os.environ.get("DEBGCD_FUZZ", "50"))  # per test; `make soak` sets 10 000

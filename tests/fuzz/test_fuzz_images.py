@@ -13,7 +13,7 @@ from fuzzing import EXAMPLES, GIGABYTE, damaged, fuzz, peak_in_a_child, survives
 from hypothesis import given
 from PIL import Image, features
 
-from debgcd.data.decode import decode
+from debgcd.data.image.decode import decode
 
 FORMATS: dict[str, list[tuple[str, dict[str, object]]]] = {
     "JPEG": [("RGB", {}), ("L", {}), ("CMYK", {}), ("RGB", {"progressive": True})],

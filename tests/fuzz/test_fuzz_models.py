@@ -15,13 +15,13 @@ from fuzzing import GIGABYTE, damaged, edited, fuzz, peak_in_a_child, survives
 from hypothesis import given
 
 from debgcd import config as configuration
-from debgcd.inference import model as models
-from debgcd.inference.categories import categories
-from debgcd.inference.model import load_model, save_model
 from debgcd.methods import create
 from debgcd.methods.base import Sizes
 from debgcd.model.load import load_backbone
 from debgcd.model.network import Network
+from debgcd.run import model_folder as models
+from debgcd.run.categories import categories
+from debgcd.run.model_folder import load_model, save_model
 from debgcd.train import checkpoint
 
 CHANGES = {"k": 4, "backbone": {"name": "lite0", "tuned_blocks": 0}, "views": {"size": 32, "resize": 36}}

@@ -18,9 +18,10 @@ from fuzzing import GIGABYTE, damaged, fuzz, peak_in_a_child, survives, values
 from hypothesis import assume, given
 from PIL import Image
 
-from debgcd.data.crop import Box, Crop
-from debgcd.data.decode import Unusable, decode
-from debgcd.data.manifest import read_manifest, scan
+from debgcd.data.image.crop import Box, Crop
+from debgcd.data.image.decode import Unusable, decode
+from debgcd.data.scan import scan
+from debgcd.data.sources import read_manifest
 
 COLUMNS = ["path", "label", "truth", "split", "group", "x", "y", "w", "h"]
 CSV = [

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from debgcd import config as configuration
+from debgcd.config.schedules import Progress
+from debgcd.config.schema import Config
 from debgcd.data.sampler import Draws
 from debgcd.methods import create
 from debgcd.methods.base import Batch, Context, Method, Sizes
 from debgcd.model.backbone import Backbone, Identity
 from debgcd.model.network import Network, Output
-from debgcd.options import Config
-from debgcd.schedules import Progress
 from debgcd.train.setup import build
 
 K, KNOWN, WIDTH, TOKENS = 5, 3, 8, 10

@@ -27,13 +27,13 @@ from torch import Tensor
 
 from debgcd import losses
 from debgcd.cluster.prototypes import prototypes
+from debgcd.config.schedules import Progress
+from debgcd.config.schema import Config
 from debgcd.errors import UsageError
 from debgcd.methods.base import Loss
 from debgcd.methods.debgcd import quantile_by_category
-from debgcd.model.neighbours import Neighbours
 from debgcd.model.network import Network, Output
-from debgcd.options import Config
-from debgcd.schedules import Progress
+from debgcd.novelty.vote import Neighbours
 from debgcd.train.optimiser import set_learning_rate, sgd
 
 ABLATIONS = {

@@ -20,14 +20,14 @@ from tiers import tiered
 from torch import nn
 
 from debgcd import losses, methods
+from debgcd.config.schedules import Progress
+from debgcd.config.schema import Options, option
 from debgcd.data.sampler import Sampler
 from debgcd.data.views import PLAIN, SMALL, STRONG, Kinds
 from debgcd.methods.base import Batch, Context, Loss, Method
 from debgcd.model.backbone import Cut
 from debgcd.model.heads import Prototypes
 from debgcd.model.network import Network
-from debgcd.options import Options, option
-from debgcd.schedules import Progress
 
 STEPS = 12
 

@@ -15,12 +15,11 @@ from test_waiting import Watch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from debgcd.data.draws import uniform
-from debgcd.data.sampler import Draws
+from debgcd.config.schedules import Progress
+from debgcd.data.sampler import Draws, uniform
 from debgcd.methods import METHODS
 from debgcd.methods.base import Batch, Sizes
 from debgcd.methods.dccl import ClusterSampler
-from debgcd.schedules import Progress
 from debgcd.train.setup import build
 
 IMAGES = 6

@@ -17,13 +17,12 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from debgcd import config as configuration
-from debgcd.data.draws import uniform
-from debgcd.data.sampler import Draws
+from debgcd.config.schedules import Progress
+from debgcd.data.sampler import Draws, uniform
 from debgcd.methods import METHODS
 from debgcd.methods.base import Batch
 from debgcd.methods.uno import UNOHeads
 from debgcd.model.network import Teacher
-from debgcd.schedules import Progress
 from debgcd.train.quality import settle
 from debgcd.train.start import first_config
 

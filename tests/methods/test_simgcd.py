@@ -11,9 +11,9 @@ from little import KNOWN, WIDTH, K, at, batch, config, context, made, method_of,
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from debgcd import schedules
+from debgcd.config import schedules
+from debgcd.config.schedules import Progress
 from debgcd.methods import METHODS
-from debgcd.schedules import Progress
 
 
 def temperature(progress: float, **gcd: object) -> float:

@@ -19,11 +19,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from debgcd.config.schedules import Progress
 from debgcd.data.manifest import Manifest
 from debgcd.data.sampler import Draws
-from debgcd.schedules import Progress
+from debgcd.run.directory import Run
 from debgcd.train import loop
-from debgcd.train.run import Run
 from debgcd.train.setup import Setup
 
 STEPS = 4

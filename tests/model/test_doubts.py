@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from debgcd.model.doubts import CLEARLY, doubts, shares_of_labels
-from debgcd.model.neighbours import UNEVEN, Neighbours
+from debgcd.novelty.suspicious_labels import CLEARLY, doubts, shares_of_labels
+from debgcd.novelty.vote import UNEVEN, Neighbours
 
 WIDTH = 32
 

@@ -9,8 +9,8 @@ import torch
 from sklearn.isotonic import IsotonicRegression
 
 from debgcd.evaluate import novelty_auroc
-from debgcd.model import neighbours
-from debgcd.model.neighbours import Neighbours, calibrated, class_rates, interpolate, known_part, rising
+from debgcd.novelty import vote as neighbours
+from debgcd.novelty.vote import Neighbours, calibrated, class_rates, interpolate, known_part, rising
 
 
 def clouds(seed: int, classes: int, size: int, spread: float, width: int = 16) -> tuple[torch.Tensor, torch.Tensor]:

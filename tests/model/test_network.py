@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from debgcd import config as configuration
-from debgcd.inference.infer import features, infer
+from debgcd.infer.infer import features, infer
 from debgcd.methods import create
 from debgcd.methods.base import Method, Sizes
 from debgcd.model.backbone import Backbone, Identity

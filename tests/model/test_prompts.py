@@ -15,11 +15,11 @@ import torch
 from tiny import DEPTH, NATIVE, PATCH, WIDTH, hub_model, images, load
 
 from debgcd import config as configuration
+from debgcd.config.schedules import Progress
 from debgcd.data.sampler import Draws
 from debgcd.methods import METHODS
 from debgcd.methods.base import Batch, Sizes
 from debgcd.model.prompts import PixelPrompts, Prompted, PromptedViT
-from debgcd.schedules import Progress
 from debgcd.train.optimiser import sgd
 from debgcd.train.setup import build
 

@@ -18,7 +18,7 @@ BLOCK = 5  # images: of 24, one rank of two has three blocks and the other two, 
 def _several_blocks_per_rank() -> Iterator[None]:
     """What is computed in blocks of images: forks of this process inherit the size."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("debgcd.inference.tokens.CENTRE_BATCH", BLOCK)
-        patch.setattr("debgcd.train.bank.BUILD_BATCH", BLOCK)
-        patch.setattr("debgcd.data.image_cache.BATCH", BLOCK)
+        patch.setattr("debgcd.tokens.sources.CENTRE_BATCH", BLOCK)
+        patch.setattr("debgcd.tokens.bank.BUILD_BATCH", BLOCK)
+        patch.setattr("debgcd.tokens.image_cache.BATCH", BLOCK)
         yield

@@ -17,15 +17,15 @@ from tiny import NATIVE, PATCH, hub_model, load
 from torch import Tensor
 
 from debgcd import config as configuration
-from debgcd import ranks
+from debgcd.config.schedules import Progress
+from debgcd.config.schema import Config
 from debgcd.data.sampler import Draws
 from debgcd.methods import METHODS, create, extras
 from debgcd.methods.base import Batch, Loss, Method, Sizes, head_weight
 from debgcd.methods.simgcd import SimGCD
 from debgcd.model.network import Network
-from debgcd.options import Config
-from debgcd.ranks import group
-from debgcd.schedules import Progress
+from debgcd.system import distributed
+from debgcd.system.distributed import group
 from debgcd.train import loop
 from debgcd.train.optimiser import sgd
 from debgcd.train.setup import Setup, build
@@ -81,8 +81,8 @@ def trained(
         generator = torch.Generator().manual_seed(step)
         shape = (4, NATIVE, NATIVE) if method.cut.early else (TOKENS,)  # pixels, and which of them get prompts
         tokens = torch.randn(views, IMAGES, *shape, generator=generator, dtype=torch.float64).to(kind)
-        parts = np.array_split(np.arange(IMAGES), ranks.count())
-        own = np.append(parts[ranks.rank()], parts[0][: len(parts[0]) - len(parts[ranks.rank()])])
+        parts = np.array_split(np.arange(IMAGES), distributed.count())
+        own = np.append(parts[distributed.rank()], parts[0][: len(parts[0]) - len(parts[distributed.rank()])])
         draws = Draws(numbers, np.arange(IMAGES))
         batch = Batch.of(tokens[:, own].flatten(0, 1), draws, label, "cpu", views=views)
         assert loop.step(setup, optimiser, batch, Progress(step, STEPS, 4)).finite
@@ -134,10 +134,10 @@ def test_two_ranks_compute_the_gradients_of_one(kind: torch.dtype, tmp_path: Pat
     hub_model("vit", tmp_path)
 
     def work() -> int:
-        with ranks.joined():
-            ranks.set_timeout(60)
-            save_file(every(kind, tmp_path), tmp_path / f"{ranks.rank()}.safetensors")
-            ranks.meet()
+        with distributed.joined():
+            distributed.set_timeout(60)
+            save_file(every(kind, tmp_path), tmp_path / f"{distributed.rank()}.safetensors")
+            distributed.barrier()
         return 0
 
     assert ranked([work, work], tmp_path, 300) == [0, 0], said(tmp_path, 2)
@@ -160,7 +160,7 @@ def test_two_ranks_compute_the_gradients_of_one(kind: torch.dtype, tmp_path: Pat
 
 
 def own_part(values: Tensor) -> Tensor:
-    return values[ranks.share(len(values), 3)]
+    return values[distributed.my_slice(len(values), 3)]
 
 
 @pytest.mark.parametrize("rows", [0, 1, 7, 40])
@@ -168,25 +168,30 @@ def test_what_is_collected_is_complete_and_in_order(rows: int, tmp_path: Path) -
     whole = torch.arange(rows * 2).reshape(rows, 2)
 
     def work() -> int:
-        with ranks.joined():
+        with distributed.joined():
             mine = own_part(whole)
-            assert torch.equal(ranks.collect(mine), whole)
-            first = ranks.collect(mine, everyone=False)
-            assert torch.equal(first, whole if ranks.rank() == 0 else whole[:0])
-            assert ranks.blobs(b"ab" * ranks.rank()) == ([b"", b"ab", b"abab"] if ranks.rank() == 0 else [])
-            assert ranks.objects(ranks.rank()) == [0, 1, 2] and ranks.first(lambda: ranks.rank()) == 0
+            assert torch.equal(distributed.collect(mine), whole)
+            first = distributed.collect(mine, everyone=False)
+            assert torch.equal(first, whole if distributed.rank() == 0 else whole[:0])
+            assert distributed.blobs(b"ab" * distributed.rank()) == (
+                [b"", b"ab", b"abab"] if distributed.rank() == 0 else []
+            )
+            assert (
+                distributed.all_gather(distributed.rank()) == [0, 1, 2]
+                and distributed.from_rank0(lambda: distributed.rank()) == 0
+            )
             calls: list[int] = []
 
             def together() -> list[Any]:
                 calls.append(1)
-                return ranks.objects(ranks.rank())
+                return distributed.all_gather(distributed.rank())
 
             def leading(ask: Any) -> None:
-                assert ranks.rank() == 0 and ask() == [0, 1, 2] and ask() == [0, 1, 2]
+                assert distributed.rank() == 0 and ask() == [0, 1, 2] and ask() == [0, 1, 2]
 
-            ranks.led(leading, together)
+            distributed.run_on_rank0(leading, together)
             assert len(calls) == 2
-            ranks.meet()
+            distributed.barrier()
         return 0
 
     assert ranked([work] * 3, tmp_path) == [0, 0, 0], said(tmp_path, 3)
@@ -199,7 +204,7 @@ def test_shares_are_whole_units_and_complete(monkeypatch: pytest.MonkeyPatch) ->
             found: list[int] = []
             for rank in range(count):
                 monkeypatch.setattr(group, "rank", lambda rank=rank: rank)
-                part = range(items)[ranks.share(items, 128)]
+                part = range(items)[distributed.my_slice(items, 128)]
                 assert len(part) % 128 == 0 or part[-1] == items - 1
                 assert part or rank or not items
                 found += part
@@ -240,7 +245,7 @@ class Answering:
 def test_accuracy_is_matched_once_over_all_ranks(tmp_path: Path) -> None:
     """Random predictions on a set of CUB's size: matched on each of eight ranks and summed, as in public code, 32.6 %."""
     from debgcd.evaluate import clustering_accuracy
-    from debgcd.inference.infer import infer_shared
+    from debgcd.infer.infer import infer_shared
 
     images, k = 4500, 200
     truth, predicted = predictions(images, k)
@@ -250,14 +255,14 @@ def test_accuracy_is_matched_once_over_all_ranks(tmp_path: Path) -> None:
     assert alone.all < 0.08 < 0.3 < summed
 
     def work() -> int:
-        with ranks.joined():
+        with distributed.joined():
             both = Answering()
             found = infer_shared(both, both, Said(predicted, k), np.arange(images))  # type: ignore[arg-type]
             assert np.array_equal(found.category, predicted)
             assert np.array_equal(found.others["other"], k - 1 - predicted)
             assert found.novelty is not None and np.array_equal(found.novelty, predicted == 0)
             assert clustering_accuracy(truth, found.category, 100) == alone
-            ranks.meet()
+            distributed.barrier()
         return 0
 
     assert ranked([work] * 8, tmp_path) == [0] * 8, said(tmp_path, 8)

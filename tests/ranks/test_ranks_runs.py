@@ -22,24 +22,18 @@ import pytest
 from forks import Hook, at_call, command, debgcd, die, forked, logged_steps, ranked, result, said
 from quick import train_arguments
 from safetensors.torch import load_file
+from shared_runs import SharedRuns
 from tiers import soak, tiered
-from tiny import hub_model
 from torch import Tensor
 
-from debgcd import ranks
 from debgcd.errors import DataError, UsageError
 from debgcd.methods import METHODS
 from debgcd.model.precision import pick_device
-from debgcd.train.run import Run
+from debgcd.run.directory import Run
+from debgcd.system import distributed
 
 ROOT = Path(__file__).parents[2]
 STEPS = 12
-OWN: dict[str, dict[str, object]] = {  # settings that reach more of a method, or keep it from amplifying rounding
-    "debgcd": {"heads__warm_start": "true"},
-    "simgcd": {"heads__warm_start": "true"},
-    "promptcal": {"promptcal__memory": 30, "promptcal__negatives": 20},
-    "infosieve": {"heads__hidden": 128, "heads__projection_width": 64},  # codes are less alike at the start
-}
 
 
 def together(words: Sequence[object], folder: Path, count: int = 2, hooks: dict[int, Hook] | None = None) -> list[int]:
@@ -111,32 +105,15 @@ def test_two_ranks_end_as_one(job: Job, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_two_ranks_train_as_one(shared_csv: Path, tmp_path: Path, method: str) -> None:
+def test_two_ranks_train_as_one(shared_runs: SharedRuns, tmp_path: Path, method: str) -> None:
     """Every method with its own start, epochs and end; the limits are those of docs/scale.md."""
-    backbone: tuple[object, ...] = ()
-    if METHODS[method].needs_vit:
-        hub_model("vit", tmp_path / "vit")
-        backbone = ("--backbone", tmp_path / "vit")
-    words = {
-        name: train_arguments(
-            shared_csv,
-            tmp_path / name,
-            *("--method", method, "--bank", "on", "--cache", tmp_path / "cache", "--k", 4, *backbone),
-            **{"schedule__batch": 7, "run__checkpoint_every": 100, "run__precision": "fp32", "schedule__lr": 0.003},
-            **OWN.get(method, {}),
-        )
-        for name in ("one", "two")
-    }
-    assert debgcd(words["one"], tmp_path / "log") == 0, (tmp_path / "log").read_text()
-    assert together(words["two"], tmp_path / "logs") == [0, 0], said(tmp_path / "logs", 2)
-    one, two = (tmp_path / name for name in words)
+    one, two = shared_runs.whole(method), tmp_path / "run"
+    assert together(shared_runs.words(method, two), tmp_path / "logs") == [0, 0], said(tmp_path / "logs", 2)
     if METHODS[method].trains:
-        losses = [first_loss(run) for run in (one, two)]
-        assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+        assert first_loss(one) == pytest.approx(first_loss(two), rel=1e-5)
     tensors = [load_file(run / "model" / "model.safetensors") for run in (one, two)]
-    assert {name: value.shape for name, value in tensors[0].items()} == {
-        name: value.shape for name, value in tensors[1].items()
-    }
+    shapes = [{name: value.shape for name, value in each.items()} for each in tensors]
+    assert shapes[0] == shapes[1]
     assert apart(*tensors) <= 1e-3
     categories = [[row["category"] for row in rows(run / "predictions.csv")] for run in (one, two)]
     assert categories[0] == categories[1]
@@ -204,7 +181,7 @@ def test_evaluation_on_eight_ranks_is_that_of_one(job: Job, tmp_path: Path) -> N
     """To the last digit, and so is a prediction."""
     run = job.folder / "whole"
     before, written = (run / "evaluation.json").read_bytes(), (run / "evaluation.json").stat().st_mtime_ns
-    small = replaced("debgcd.inference.tokens.CENTRE_BATCH", 2)  # type: ignore[arg-type]  # so that each rank has images
+    small = replaced("debgcd.tokens.sources.CENTRE_BATCH", 2)  # type: ignore[arg-type]  # so that each rank has images
     codes = together(["evaluate", run], tmp_path / "logs", 8, dict.fromkeys(range(8), small))
     assert codes == [0] * 8, said(tmp_path / "logs", 8)
     assert (run / "evaluation.json").read_bytes() == before
@@ -217,7 +194,7 @@ def test_rank_0_writes_the_report_when_the_others_have_ended(job: Job, tmp_path:
     others = multiprocessing.get_context("fork").Semaphore(0)
 
     def written(run: Run, out: Path, cache: Path) -> None:
-        assert others.acquire(timeout=60) and ranks.count() == 1
+        assert others.acquire(timeout=60) and distributed.count() == 1
         out.touch()
 
     def ended() -> int:
@@ -245,7 +222,7 @@ def impatient(timeout: float, then: Hook | None = None) -> Callable[[], None]:
         backend = dist.group.WORLD._get_backend(torch.device("cpu"))  # type: ignore[union-attr]
         assert backend.options._timeout == timedelta(seconds=timeout)  # as the run's configuration says
         dist.distributed_c10d._set_pg_timeout(timedelta(seconds=1))
-        ranks.set_timeout(1)
+        distributed.set_timeout(1)
         if then is not None:
             then()
 
@@ -311,13 +288,13 @@ def test_another_number_of_ranks_goes_on_and_says_so(job: Job, tmp_path: Path) -
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 DYING = """
 import os, signal, sys
-from debgcd import ranks
+from debgcd.system import distributed
 from debgcd.cli import main
 from debgcd.train import loop
 step, calls = loop.step, []
 def planted(*words):
     calls.append(1)
-    if len(calls) == 5 and ranks.rank() == 1 and not ranks.restarted():
+    if len(calls) == 5 and distributed.rank() == 1 and not distributed.restarted():
         os.kill({whom}, signal.{what})
     return step(*words)
 loop.step = planted
@@ -337,7 +314,7 @@ def agent(words: Sequence[str], folder: Path, whom: str, what: str, restarts: in
     """What torchrun calls, with forks as ranks: nothing has to be loaded again."""
 
     def planted() -> None:
-        if ranks.rank() == 1 and not ranks.restarted():
+        if distributed.rank() == 1 and not distributed.restarted():
             os.kill(getattr(os, whom[3:-2])(), getattr(signal, what))
 
     def rank() -> None:
@@ -404,9 +381,9 @@ def by_hand(works: Sequence[Callable[[], int]], folder: Path) -> list[int]:
 
 def test_rank_0_ends_last_where_it_has_the_store(job: Job, tmp_path: Path) -> None:
     def work() -> int:
-        with ranks.joined():
-            time.sleep(0 if ranks.rank() else 0.3)  # the other one looks now and then whether it is there
-            ranks.meet()
+        with distributed.joined():
+            time.sleep(0 if distributed.rank() else 0.3)  # the other one looks now and then whether it is there
+            distributed.barrier()
         return 0
 
     assert by_hand([work, work], tmp_path) == [0, 0], said(tmp_path, 2)
@@ -475,7 +452,7 @@ def replaced(target: str, value: Callable[..., Any]) -> Hook:
 
 def test_ranks_that_run_other_code(job: Job, tmp_path: Path) -> None:
     """Two of three, and still one sentence."""
-    hooks = dict.fromkeys((1, 2), replaced("debgcd.ranks.group.code", lambda: "another"))
+    hooks = dict.fromkeys((1, 2), replaced("debgcd.system.distributed.group.code", lambda: "another"))
     codes = together(job.words(tmp_path / "run"), tmp_path / "logs", 3, hooks)
     (line,) = sentences(tmp_path / "logs", 3)
     assert "runs another debgcd or torch than rank 0" in line
@@ -487,8 +464,8 @@ def test_ranks_that_see_other_images(job: Job, tmp_path: Path) -> None:
         return b"x" * 32
 
     def install() -> None:
-        replaced("debgcd.data.contents._digest", other)()
-        replaced("debgcd.data.contents._known", lambda paths, cache: {})()
+        replaced("debgcd.data.fingerprints._digest", other)()
+        replaced("debgcd.data.fingerprints._known", lambda paths, cache: {})()
 
     codes = together(job.words(tmp_path / "run"), tmp_path / "logs", hooks={1: install})
     (line,) = sentences(tmp_path / "logs")
@@ -508,7 +485,7 @@ def test_a_run_directory_that_a_rank_cannot_see(job: Job, tmp_path: Path) -> Non
 
 
 def test_a_cache_that_a_rank_cannot_see(job: Job, tmp_path: Path) -> None:
-    unseen = replaced("debgcd.store._look", lambda folder, recipe: (np.empty(0, np.int64), 0))
+    unseen = replaced("debgcd.system.store._look", lambda folder, recipe: (np.empty(0, np.int64), 0))
     codes = together(job.words(tmp_path / "run"), tmp_path / "logs", hooks={1: unseen})
     (line,) = sentences(tmp_path / "logs")
     assert codes[1] == 3 and "rank 1 on" in line and "on a disk that all ranks share" in line
@@ -520,7 +497,7 @@ def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     for name, value in (("count", 4), ("local_rank", 3), ("rank", 3)):
-        monkeypatch.setattr(ranks, name, lambda value=value: value)
+        monkeypatch.setattr(distributed, name, lambda value=value: value)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     with pytest.raises(UsageError, match="LOCAL_RANK is 3, but there are 2 GPUs here"):
         pick_device("auto")
@@ -539,14 +516,14 @@ def rows(table: Path) -> list[dict[str, str]]:
 def test_predictions_of_two_ranks_in_parts(job: Job, shared_folder: Path, tmp_path: Path) -> None:
     """The same rows whatever the number of ranks and the size of parts, to rounding; after a kill, to the byte."""
     run, source = job.folder / "whole", shared_folder / "unlabelled"
-    small = replaced("debgcd.inference.predict.UNIT", 3)  # type: ignore[arg-type]
+    small = replaced("debgcd.infer.predict.UNIT", 3)  # type: ignore[arg-type]
     assert debgcd(["predict", run, source, "-o", tmp_path / "one.csv"], tmp_path / "log") == 0
     words = ["predict", run, source, "-o"]
     assert together([*words, tmp_path / "whole.csv"], tmp_path / "logs", hooks={0: small, 1: small}) == [0, 0]
 
     def killed() -> None:
         small()
-        at_call("debgcd.inference.parts.Parts.add", 3)()
+        at_call("debgcd.infer.parts.Parts.add", 3)()
 
     words.append(str(tmp_path / "two.csv"))
     codes = together(words, tmp_path / "killed", hooks={0: killed, 1: small})
@@ -568,7 +545,7 @@ def test_predictions_as_parquet(job: Job, shared_folder: Path, tmp_path: Path) -
     run, source = job.folder / "whole", shared_folder / "unlabelled"
 
     def work(name: str) -> Callable[[], int]:
-        return command(["predict", run, source, "-o", tmp_path / name], replaced("debgcd.inference.predict.UNIT", 5))  # type: ignore[arg-type]
+        return command(["predict", run, source, "-o", tmp_path / name], replaced("debgcd.infer.predict.UNIT", 5))  # type: ignore[arg-type]
 
     for name in ("out.parquet", "out.csv"):
         assert forked(work(name), tmp_path / "log") == 0, (tmp_path / "log").read_text()

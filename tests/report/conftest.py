@@ -14,7 +14,7 @@ from quick import train_arguments
 
 from debgcd.cli import main
 from debgcd.report.page import write_report
-from debgcd.train.run import Run, finished_run
+from debgcd.run.directory import Run, finished_run
 
 
 @pytest.fixture(scope="session")

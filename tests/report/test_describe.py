@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import numpy as np
 
-from debgcd.inference.categories import Category
 from debgcd.report.describe import describe, duplicates
 from debgcd.report.look import Look
 from debgcd.report.thumbnails import fingerprints
 from debgcd.report.trust import category_means
+from debgcd.run.categories import Category
 
 
 def test_duplicates_are_found_across_blocks_and_chains_are_one_group() -> None:

@@ -15,7 +15,7 @@ from hostile_names import BAD, CLASS, FILES
 from quick import train_arguments
 
 from debgcd.report.page import write_report
-from debgcd.train.run import Run, finished_run
+from debgcd.run.directory import Run, finished_run
 
 Command = Callable[..., Any]
 

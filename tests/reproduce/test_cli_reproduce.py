@@ -11,8 +11,8 @@ import miniatures
 import pytest
 from miniatures import Made
 
-from debgcd.data.benchmarks import Facts
-from debgcd.data.manifest import read_manifest
+from debgcd.data.sources import read_manifest
+from debgcd.datasets import Facts
 from debgcd.errors import DataError
 from debgcd.reproduce.experiments import experiment
 from debgcd.reproduce.results import result

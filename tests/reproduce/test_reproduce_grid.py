@@ -11,6 +11,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from tiers import tiered
 
 from debgcd import config as configuration
 from debgcd.data.manifest import from_paths
@@ -137,7 +138,7 @@ def test_each_run_that_ends_well_is_told_at_once(tmp_path: Path, places: list[No
     assert sorted(seen) == [(1, True), (3, True)]  # the first was finished before, the third failed
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", tiered([signal.SIGTERM], [signal.SIGINT, signal.SIGTERM]))
 def test_told_to_stop_it_tells_the_run_once_and_starts_no_other(tmp_path: Path, number: signal.Signals) -> None:
     wait = f"""
     import signal

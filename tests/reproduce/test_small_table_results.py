@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from debgcd import config as configuration
-from debgcd.files import read_json
 from debgcd.reproduce.grid import Cell, ImageList, cell
+from debgcd.system.files import read_json
 from debgcd.train import setup
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from debgcd.files import csv_text, write_json, write_text
-from debgcd.inference.categories import Category, categories
+from debgcd.run.categories import Category, categories
+from debgcd.system.files import csv_text, write_json, write_text
 
 
 def base(

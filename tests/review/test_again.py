@@ -15,10 +15,10 @@ from miniatures import draw
 from quick import train_arguments
 
 from debgcd.cli import main
-from debgcd.inference.categories import categories, read_categories
-from debgcd.inference.decisions import Log, read_review
-from debgcd.train.again import Before, Earlier
-from debgcd.train.watch import Metrics
+from debgcd.review.log import Log, read_review
+from debgcd.run.categories import categories, read_categories
+from debgcd.train.continue_run import Before, Earlier
+from debgcd.train.metrics import Metrics
 
 Command = Callable[..., Any]
 

@@ -17,10 +17,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from reviewed import base, write_run
 
 from debgcd.errors import DataError, UsageError
-from debgcd.inference.acts import ACCEPTED, OPEN, REJECTED
-from debgcd.inference.categories import read_categories
-from debgcd.inference.decisions import LOG, Log, carry, read_log, read_review
-from debgcd.inference.review import Review, replay
+from debgcd.review.log import LOG, Log, carry, read_log, read_review
+from debgcd.review.state import ACCEPTED, OPEN, REJECTED, Review, replay
+from debgcd.run.categories import read_categories
 
 State = tuple[dict[str, str], dict[str, str], dict[str, Any]]
 
@@ -297,9 +296,7 @@ def test_two_logs_become_one(tmp_path: Path) -> None:
 def test_a_second_process_is_refused_and_a_changed_file_is_noticed(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
     with Log(run) as log:
-        code = (
-            f"from pathlib import Path; from debgcd.inference.decisions import Log\nwith Log(Path({str(run)!r})): pass"
-        )
+        code = f"from pathlib import Path; from debgcd.review.log import Log\nwith Log(Path({str(run)!r})): pass"
         other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
         assert other.returncode and "another process is reviewing the run" in other.stderr
         with open(run / LOG, "a") as file:
@@ -328,7 +325,7 @@ def test_a_full_disk_leaves_no_half_act(tmp_path: Path, monkeypatch: pytest.Monk
 ACTING = """
 import sys
 from pathlib import Path
-from debgcd.inference.decisions import Log
+from debgcd.review.log import Log
 with Log(Path(sys.argv[1])) as log:
     for i in range(10**6):
         print(log.act({"act": "name", "category": "new-01", "name": f"fox {i}"})["id"], flush=True)

@@ -17,7 +17,7 @@ from quick import train_arguments
 from debgcd import Discoverer
 from debgcd.cli import main
 from debgcd.errors import UsageError
-from debgcd.inference.decisions import LOG, Log, read_review
+from debgcd.review.log import LOG, Log, read_review
 
 Command = Callable[..., Any]
 

@@ -14,7 +14,7 @@ import pytest
 from hostile_names import BAD
 from served import Serve, Served
 
-from debgcd.review.server import listen
+from debgcd.review.page.server import listen
 
 
 @pytest.fixture(scope="module")

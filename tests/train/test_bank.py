@@ -18,16 +18,16 @@ from forks import at_call, debgcd, forked, result
 from PIL import Image
 
 from debgcd import __version__
-from debgcd.data.decode import decode
+from debgcd.config.schema import ViewsConfig
+from debgcd.data.image.decode import decode
 from debgcd.data.loader import from_files
 from debgcd.data.sampler import Draws
 from debgcd.data.views import CENTRE, TWO_PLAIN, cut_view, random_cuts, resize_short_side
 from debgcd.errors import DataError
-from debgcd.inference.tokens import FreshTokens
 from debgcd.model.backbone import Backbone
 from debgcd.model.lite import load_lite
-from debgcd.options import ViewsConfig
-from debgcd.train.bank import BankTokens, open_bank, pick_views
+from debgcd.tokens.bank import BankTokens, open_bank, pick_views
+from debgcd.tokens.sources import FreshTokens
 
 Train = Command = Callable[..., Any]
 VIEWS = ViewsConfig(resize=36, size=32, bank="on", bank_views=3)
@@ -210,13 +210,13 @@ def test_a_bank_from_another_machine_is_good_enough(tmp_path: Path, seen: list[i
 @pytest.mark.parametrize("stop", [1, 2, 3])
 def test_killed_while_it_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int) -> None:
     """With processes that decode and without, the next one goes on and ends in the same bytes."""
-    monkeypatch.setattr("debgcd.train.bank.BUILD_BATCH", 2)
-    monkeypatch.setattr("debgcd.store.SAFE_EVERY", 1)
+    monkeypatch.setattr("debgcd.tokens.bank.BUILD_BATCH", 2)
+    monkeypatch.setattr("debgcd.system.store.SAFE_EVERY", 1)
     paths, cache = small(tmp_path, 7), tmp_path / "cache"
     good = np.array(build(paths, tmp_path / "other"))
 
     def work() -> int:
-        at_call("debgcd.data.contents.Contents.require_unchanged", stop + 1)()
+        at_call("debgcd.data.fingerprints.Contents.require_unchanged", stop + 1)()
         open_bank(load_lite(1), paths, VIEWS, cache, stop % 2, lambda *_: None)
         return 0
 

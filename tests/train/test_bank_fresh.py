@@ -14,14 +14,13 @@ import torch
 from forks import at_call, debgcd, result
 from PIL import Image
 
-from debgcd.data.draws import uniform
+from debgcd.config.schema import Config, ViewsConfig
 from debgcd.data.loader import from_files
-from debgcd.data.sampler import Draws
-from debgcd.inference.card import views_label
-from debgcd.inference.tokens import FreshTokens, MixedTokens
+from debgcd.data.sampler import Draws, uniform
 from debgcd.model.lite import load_lite
-from debgcd.options import Config, ViewsConfig
-from debgcd.train.bank import BankTokens, open_bank
+from debgcd.run.model_folder import views_label
+from debgcd.tokens.bank import BankTokens, open_bank
+from debgcd.tokens.sources import FreshTokens, MixedTokens
 
 Train = Callable[..., Any]
 VIEWS = ViewsConfig(resize=36, size=32, bank="on", bank_views=3)

@@ -15,11 +15,11 @@ import torch
 from forks import at_call, forked
 from PIL import Image
 
-from debgcd.data.decode import decode
-from debgcd.data.draws import uniform
+from debgcd.config.schema import Config, RunConfig, ViewsConfig
+from debgcd.data.image.decode import decode
 from debgcd.data.loader import from_files
 from debgcd.data.manifest import from_paths
-from debgcd.data.sampler import Draws
+from debgcd.data.sampler import Draws, uniform
 from debgcd.data.views import (
     CENTRE,
     PLAIN,
@@ -34,12 +34,11 @@ from debgcd.data.views import (
     resize_short_side,
 )
 from debgcd.errors import UsageError
-from debgcd.inference.tokens import FreshTokens, MixedTokens
 from debgcd.methods.base import Method
 from debgcd.model.backbone import Backbone, Cut
 from debgcd.model.lite import load_lite
-from debgcd.options import Config, RunConfig, ViewsConfig
-from debgcd.train.bank import BankTokens, bank_bytes, has_bank, open_bank, pick_views, stored_kinds, token_shape
+from debgcd.tokens.bank import BankTokens, bank_bytes, has_bank, open_bank, pick_views, stored_kinds, token_shape
+from debgcd.tokens.sources import FreshTokens, MixedTokens
 from debgcd.train.decide import decide_bank
 from debgcd.train.setup import centre_tokens, open_tokens
 
@@ -141,13 +140,13 @@ def test_its_size_is_known_before(tmp_path: Path, paths: list[Path], kinds: Kind
 def test_killed_while_it_is_built(
     tmp_path: Path, paths: list[Path], monkeypatch: pytest.MonkeyPatch, stop: int, workers: int
 ) -> None:
-    monkeypatch.setattr("debgcd.train.bank.BUILD_BATCH", 2)
-    monkeypatch.setattr("debgcd.store.SAFE_EVERY", 1)
+    monkeypatch.setattr("debgcd.tokens.bank.BUILD_BATCH", 2)
+    monkeypatch.setattr("debgcd.system.store.SAFE_EVERY", 1)
     kinds, cache = (PLAIN, STRONG), tmp_path / "cache"
     good = np.array(build(paths, tmp_path / "other", kinds))
 
     def work() -> int:
-        at_call("debgcd.data.contents.Contents.require_unchanged", stop + 1)()
+        at_call("debgcd.data.fingerprints.Contents.require_unchanged", stop + 1)()
         build(paths, cache, kinds, workers)
         return 0
 

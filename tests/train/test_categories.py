@@ -1,6 +1,6 @@
 """Ids of categories."""
 
-from debgcd.inference.categories import categories
+from debgcd.run.categories import categories
 
 
 def test_known_classes_come_first_and_new_ones_are_numbered() -> None:

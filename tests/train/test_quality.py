@@ -14,7 +14,7 @@ import yaml
 from PIL import Image
 
 from debgcd import config as configuration
-from debgcd.data.decode import Unusable, short_side
+from debgcd.data.image.decode import Unusable, short_side
 from debgcd.train import quality
 from debgcd.train.quality import Cost, levels, settle, told
 

@@ -17,15 +17,16 @@ import pytest
 import torch
 from forks import at_call, debgcd, logged_steps, result, sha256
 from safetensors.torch import load_file
+from tiers import tiered
 
+from debgcd.config.schedules import Progress
 from debgcd.errors import UsageError
-from debgcd.files import lock
 from debgcd.methods.base import Batch, Loss
 from debgcd.methods.debgcd import DebGCD
 from debgcd.model.network import Network
-from debgcd.schedules import Progress
+from debgcd.run.directory import require_new
+from debgcd.system.files import lock
 from debgcd.train.optimiser import SGD
-from debgcd.train.run import require_new
 
 Train = Callable[..., Any]
 Command = Callable[..., Any]
@@ -35,7 +36,7 @@ Command = Callable[..., Any]
 def stopped(shared_folder: Path, arguments: Callable[..., list[str]], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of 12 steps that was killed after the seventh; its newest checkpoints are of steps 3 and 6."""
     run = tmp_path_factory.mktemp("stopped") / "run"
-    hook = at_call("debgcd.train.watch.Metrics.write", 7, after=True)
+    hook = at_call("debgcd.train.metrics.Metrics.write", 7, after=True)
     assert debgcd(arguments(shared_folder, run), run.parent / "log", hook) == -signal.SIGKILL
     return run
 
@@ -89,7 +90,10 @@ def test_metrics_are_cut_at_a_damaged_line(command: Command, run: Path, line: by
     assert logged_steps(run) == [1, 2, 3, 4, 7, 8, 9, 10, 11, 12]  # from the checkpoint of step 6
 
 
-@pytest.mark.parametrize(("keep", "kept"), [(1, [12]), (2, [9, 12]), (3, [6, 9, 12]), (9, [3, 6, 9, 12])])
+KEPT = [(1, [12]), (2, [9, 12]), (3, [6, 9, 12]), (9, [3, 6, 9, 12])]
+
+
+@pytest.mark.parametrize(("keep", "kept"), tiered([KEPT[0], KEPT[3]], KEPT))
 def test_the_newest_checkpoints_are_kept(
     train: Train, shared_folder: Path, tmp_path: Path, keep: int, kept: list[int]
 ) -> None:

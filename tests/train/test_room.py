@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from debgcd import config as configuration
-from debgcd.data.manifest import read_manifest
-from debgcd.files import write_text
+from debgcd.data.sources import read_manifest
 from debgcd.model.load import load_backbone
-from debgcd.train.room import run_bytes
+from debgcd.system.files import write_text
+from debgcd.train.disk_space import run_bytes
 
 Train = Callable[..., Any]
 
@@ -72,7 +72,7 @@ def test_a_bank_that_is_there_needs_no_room(
     assert first.code == 0
     (bank,) = (cache / "banks").glob("*/records")
     assert bank.stat().st_size > 1000
-    monkeypatch.setattr("debgcd.train.room.bank_bytes", lambda *_: 10**9)
+    monkeypatch.setattr("debgcd.train.disk_space.bank_bytes", lambda *_: 10**9)
     free(monkeypatch, 10**9)  # enough for each of bank and checkpoints, not for both
     said = train(shared_folder, tmp_path / "second", "--bank", "on", "--cache", cache, "--method", "kmeans")
     assert said.code == 0, said.err
@@ -109,7 +109,9 @@ def test_a_disk_that_is_full_in_the_middle_of_a_run(
     assert said.complaint.endswith(f"; to continue: debgcd resume {run}")
     monkeypatch.undo()
     missing = 10_000
-    monkeypatch.setattr("debgcd.train.room.run_bytes", lambda *_: size_of(run) + missing)  # what is there needs no room
+    monkeypatch.setattr(
+        "debgcd.train.disk_space.run_bytes", lambda *_: size_of(run) + missing
+    )  # what is there needs no room
     free(monkeypatch, missing // 2)
     said = command("resume", run)
     assert said.code == 3 and f"the run needs 10 kB in {run} for checkpoints and model" in said.complaint, (

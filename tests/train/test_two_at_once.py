@@ -13,7 +13,7 @@ from tiers import tiered
 
 from debgcd.discoverer import Discoverer
 from debgcd.errors import UsageError
-from debgcd.train.run import new_run, open_run
+from debgcd.run.directory import new_run, open_run
 
 SEEDS = (0, 1)
 Arguments = Callable[..., list[str]]
@@ -76,7 +76,10 @@ def test_begun_at_the_same_instant(
     assert result(run) == alone[SEEDS[winner]]
 
 
-@pytest.mark.parametrize("place", ["scan", "decide", "create_run", "open_tokens", "train"])
+PLACES = ["scan", "decide", "create_run", "open_tokens", "train"]
+
+
+@pytest.mark.parametrize("place", tiered(["decide", "train"], PLACES))
 def test_begun_while_another_run_begins(
     train: Train, alone: dict[int, tuple[str, str, str]], tmp_path: Path, place: str
 ) -> None:
@@ -111,7 +114,7 @@ def test_found_finished_though_it_was_new_a_moment_ago(
 
 def test_resumed_twice(train: Train, alone: dict[int, tuple[str, str, str]], tmp_path: Path) -> None:
     run = tmp_path / "run"
-    debgcd(train(run, 0), tmp_path / "log", at_call("debgcd.train.watch.Metrics.write", 5))
+    debgcd(train(run, 0), tmp_path / "log", at_call("debgcd.train.metrics.Metrics.write", 5))
     assert not (run / "predictions.csv").exists()
     code = tmp_path / "code"
 

@@ -17,10 +17,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch.nn.functional import normalize
 
 from debgcd.evaluate import clustering_accuracy
-from debgcd.inference.infer import features
+from debgcd.infer.infer import features
 from debgcd.model.heads import Projection
+from debgcd.run.directory import Run
 from debgcd.train import finish, loop
-from debgcd.train.run import Run
 from debgcd.train.setup import Setup, fresh_tokens
 
 Command = Callable[..., Any]

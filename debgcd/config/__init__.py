@@ -1,0 +1,43 @@
+"""The configuration of a run: `schema` has the fields, `merge` lays values over them, `layers` composes presets and overlays."""
+
+from debgcd.config.layers import (
+    Layer,
+    assignment,
+    compose,
+    dump,
+    fitted,
+    from_dict,
+    layers,
+    leaves,
+    load,
+    names,
+    override,
+    override_all,
+    own_keys,
+    read_yaml,
+    reasons,
+    to_dict,
+    without,
+)
+from debgcd.config.schema import Config
+
+__all__ = [
+    "Config",
+    "Layer",
+    "assignment",
+    "compose",
+    "dump",
+    "fitted",
+    "from_dict",
+    "layers",
+    "leaves",
+    "load",
+    "names",
+    "override",
+    "override_all",
+    "own_keys",
+    "read_yaml",
+    "reasons",
+    "to_dict",
+    "without",
+]

@@ -1,0 +1,165 @@
+"""What is in image files, as hashes; and whether they still are what they were when these were taken.
+
+Reading a million files takes an hour, so the cache keeps their hashes by path. A file is read again only where its size,
+times or inode are not those that its hash was taken with.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from debgcd.data.image.crop import Crop, Picture, number_text
+from debgcd.errors import DataError
+from debgcd.system import distributed
+from debgcd.system.progress import Report
+
+READERS = 8  # files read at once: a disk far away takes its time for each
+FILE = "contents.sqlite"
+SETTLED = 2 * 10**9  # nanoseconds: a file hashed sooner after a change could change again and keep its time
+SOME = 500  # paths per question to the cache
+SHOWN = 3  # changed files that an error names
+
+Stamp = tuple[int, int, int, int]  # size, time of the last change of the content, of the inode, and the inode's number
+
+
+@dataclass(frozen=True)
+class Contents:
+    """The bytes of image files at one moment."""
+
+    paths: Sequence[Picture]
+    digests: list[bytes]  # sha256 of each
+    stamps: list[Stamp]
+
+    @property
+    def sha256(self) -> str:
+        """Of all images in order: the bytes of files and the boxes in them; names do not matter."""
+        return hashlib.sha256(b"".join(map(_with_box, self.paths, self.digests))).hexdigest()
+
+    def require_unchanged(self, numbers: Iterable[int]) -> None:
+        """Refuse if one of these files was changed since: what was decoded from it may not be what was hashed."""
+        for number in numbers:
+            if _stamp(self.paths[number]) != self.stamps[number]:
+                raise DataError(
+                    f"{self.paths[number]} was changed while it was in use; start again when nothing writes to it"
+                )
+
+    def require_same(self, digests: Sequence[str], where: Path) -> None:
+        """Refuse if the files are not those of these hashes, which `where` holds."""
+        changed = [
+            str(p) for p, one, other in zip(self.paths, self.digests, digests, strict=True) if one.hex() != other
+        ]
+        if changed:
+            more = f" and {len(changed) - SHOWN} more" if len(changed) > SHOWN else ""
+            raise DataError(
+                f"images have changed since the run began: {', '.join(changed[:SHOWN])}{more} (their sha256 is not the one "
+                f"in {where}); restore them, or train in a new run directory"
+            )
+
+
+def read_contents(paths: Sequence[Picture], cache: Path, on_progress: Report | None = None) -> Contents:
+    """The hashes of all files: those that the cache knows, and of the others by reading them."""
+    known, begun = _known(paths, cache), time.time_ns()
+    with ThreadPoolExecutor(READERS) as pool:
+        stamps = list(pool.map(_stamp, paths))  # before the bytes are read, so that no change in between is missed
+        digests = [known.get((_key(path), stamp), b"") for path, stamp in zip(paths, stamps, strict=True)]
+        same: dict[bytes, list[int]] = {}  # a file with many boxes is read once
+        for i, digest in enumerate(digests):
+            if not digest:
+                same.setdefault(_key(paths[i]), []).append(i)
+        unread = [rows[0] for rows in same.values()]
+        try:
+            read = pool.map(lambda i: _digest(paths[i]), unread)
+            for done, (rows, digest) in enumerate(zip(same.values(), read, strict=True), 1):
+                for i in rows:
+                    digests[i] = digest
+                distributed.heartbeat()
+                if on_progress is not None:
+                    on_progress(done, len(unread))
+        finally:  # told to stop: the files that no thread reads yet are not waited for
+            pool.shutdown(wait=False, cancel_futures=True)
+    settled = [i for i in unread if stamps[i][1] < begun - SETTLED]
+    _remember([(_key(paths[i]), *stamps[i], digests[i]) for i in settled], cache)
+    return Contents(paths, digests, stamps)
+
+
+def forget_contents(paths: Sequence[Picture], cache: Path) -> None:
+    """Have `read_contents` read every one of these files again."""
+    with suppress(sqlite3.Error), closing(_open(cache)) as table, table:
+        table.executemany("DELETE FROM files WHERE path = ?", [(_key(path),) for path in paths])
+
+
+def _known(paths: Sequence[Picture], cache: Path) -> dict[tuple[bytes, Stamp], bytes]:
+    """Hashes by path and stamp; none where the cache cannot be read."""
+    found: dict[tuple[bytes, Stamp], bytes] = {}
+    if not (cache / FILE).is_file():
+        return found
+    with suppress(sqlite3.Error, TypeError, ValueError), closing(_open(cache)) as table:
+        for some in _slices([_key(path) for path in paths]):
+            marks = ",".join("?" * len(some))
+            for path, size, written, changed, inode, sha256 in table.execute(
+                f"SELECT path, size, written, changed, inode, sha256 FROM files WHERE path IN ({marks})", some
+            ):
+                if isinstance(sha256, bytes) and len(sha256) == 32:
+                    found[path, (size, written, changed, inode)] = sha256
+    return found
+
+
+def _remember(rows: list[tuple[bytes, int, int, int, int, bytes]], cache: Path) -> None:
+    if rows:
+        with suppress(sqlite3.Error, OSError):  # a cache that cannot be written to costs time, not the run
+            cache.mkdir(parents=True, exist_ok=True)
+            with closing(_open(cache)) as table, table:
+                table.execute(
+                    "CREATE TABLE IF NOT EXISTS files (path BLOB PRIMARY KEY, size INTEGER, written INTEGER, "
+                    "changed INTEGER, inode INTEGER, sha256 BLOB) WITHOUT ROWID"
+                )
+                table.executemany("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?)", rows)
+
+
+def _open(cache: Path) -> sqlite3.Connection:
+    return sqlite3.connect(cache / FILE, timeout=60)
+
+
+def _slices(keys: list[bytes]) -> Iterator[list[bytes]]:
+    for start in range(0, len(keys), SOME):
+        yield keys[start : start + SOME]
+
+
+def _with_box(path: Picture, digest: bytes) -> bytes:
+    """The digest of an image: that of its file, or of the file's and the box."""
+    if not isinstance(path, Crop):
+        return digest
+    return hashlib.sha256(digest + ",".join(map(number_text, path.box)).encode()).digest()
+
+
+def _key(path: Picture) -> bytes:
+    return os.fsencode(os.path.abspath(path))
+
+
+def _digest(path: Picture) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").digest()
+    except OSError as error:
+        raise gone(path, error.strerror) from error
+
+
+def _stamp(path: Picture) -> Stamp:
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        raise gone(path, error.strerror) from error
+    return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino & 2**63 - 1
+
+
+def gone(path: Picture, why: object) -> DataError:
+    """An image that was there when the run began."""
+    return DataError(f"{path} could be read when the run began but not now ({why}); put the file back and resume")

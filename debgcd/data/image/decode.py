@@ -1,0 +1,300 @@
+"""Decode a file to (H, W, 3) uint8 pixels, or raise `Unusable` with a typed reason; no other error escapes.
+
+Formats are recognised by their first bytes, never by the file name, and only those in `_PLUGINS` are tried. Pillow also
+supports formats that start other programs (EPS calls Ghostscript), and debgcd must never execute a file it is given.
+"""
+
+import errno
+import importlib
+import os
+import stat
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from enum import StrEnum
+from types import TracebackType
+from typing import BinaryIO
+
+import numpy as np
+from PIL import Image, ImageFile
+
+from debgcd.data.image.budget import MOST, ORDINARY, memory, one_at_a_time
+from debgcd.data.image.crop import SIDEWAYS, BadBox, Box, Crop, Picture, turn_and_cut
+from debgcd.data.image.endings import ends_early
+from debgcd.data.image.jpeg import decode_quickly, scale_down, sharpen
+from debgcd.data.image.rgb import Unconvertible, to_rgb
+
+MAX_PIXELS = 200_000_000  # according to the header; a larger image is refused before decoding
+MAX_ASPECT = 8  # longer images are cropped: a 2000 × 1 strip with a short side of 256 would have half a million columns
+
+_PLUGINS = {
+    "JPEG": "PIL.JpegImagePlugin",
+    "PNG": "PIL.PngImagePlugin",
+    "GIF": "PIL.GifImagePlugin",
+    "BMP": "PIL.BmpImagePlugin",
+    "TIFF": "PIL.TiffImagePlugin",
+    "WEBP": "PIL.WebPImagePlugin",
+    "PPM": "PIL.PpmImagePlugin",
+    "AVIF": "PIL.AvifImagePlugin",
+    "HEIF": "pillow_heif",
+}
+_SIGNATURES = {
+    b"\xff\xd8\xff": "JPEG",
+    b"\x89PNG\r\n\x1a\n": "PNG",
+    b"GIF87a": "GIF",
+    b"GIF89a": "GIF",
+    b"II*\0": "TIFF",
+    b"MM\0*": "TIFF",
+    b"II+\0": "TIFF",
+    b"MM\0+": "TIFF",
+}
+_BMP_HEADERS = {12, 16, 40, 52, 56, 64, 108, 124}  # header sizes; "BM" alone could be a text about BMW
+
+
+class Reason(StrEnum):
+    """Why a file cannot be used."""
+
+    MISSING = "missing"
+    SYMLINK_LOOP = "symlink-loop"
+    NOT_A_FILE = "not-a-file"
+    UNREADABLE = "unreadable"
+    BAD_NAME = "bad-name"
+    BAD_BOX = "bad-box"
+    NO_CLASS = "no-class"
+    DUPLICATE = "duplicate"
+    EMPTY = "empty"
+    NOT_AN_IMAGE = "not-an-image"
+    TRUNCATED = "truncated"
+    CORRUPT = "corrupt"
+    TOO_LARGE = "too-large"
+    UNSUPPORTED = "unsupported"
+
+
+class Unusable(Exception):
+    """A file cannot be used; carries a typed reason and a short detail."""
+
+    def __init__(self, reason: Reason, detail: str) -> None:
+        super().__init__(reason, detail)  # both as args, so that the exception can be pickled in a worker process
+        self.reason = reason
+        self.detail = " ".join(detail.split())[:200]
+
+    def __str__(self) -> str:
+        return f"{self.reason}: {self.detail}"
+
+
+class _Quiet:
+    """Silences warnings while any thread is decoding.
+
+    `warnings.catch_warnings` replaces a global list: overlapping use by several threads can leave "ignore" in place for good.
+    With a counter, the first thread to enter saves the filters and the last to leave restores them.
+    """
+
+    def __init__(self) -> None:
+        self.lock, self.inside, self.saved = threading.Lock(), 0, warnings.catch_warnings()
+
+    def __enter__(self) -> None:
+        with self.lock:
+            self.inside += 1
+            if self.inside == 1:
+                self.saved = warnings.catch_warnings()
+                self.saved.__enter__()
+                warnings.simplefilter("ignore")
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        with self.lock:
+            self.inside -= 1
+            if self.inside == 0:
+                self.saved.__exit__(kind, error, tb)
+
+
+_quiet = _Quiet()
+
+
+def decode(path: Picture, short_side: int | None = None, upright: bool = True) -> np.ndarray:
+    """The pixels of `decoded`, to keep."""
+    with decoded(path, short_side, upright) as pixels:
+        return pixels
+
+
+@contextmanager
+def decoded(path: Picture, short_side: int | None = None, upright: bool = True) -> Iterator[np.ndarray]:
+    """Read the first frame of an image as (H, W, 3) uint8 RGB, cropped to an aspect ratio of at most MAX_ASPECT.
+
+    Without `short_side`, a JPEG's pixels are Pillow's, as in public code. With it, a JPEG may be returned at 1/2, 1/4 or 1/8
+    of its size, with no side shorter than `short_side`. upright: apply the EXIF orientation; a box always means the upright
+    image. The whole file is decoded for a box, so that it takes no more memory than the file.
+    Raises Unusable, and nothing else, whatever the file contains. No other large image is decoded on this machine until
+    the block ends, so that it is best to make the pixels smaller in it.
+    """
+    if short_side is not None and short_side < 1:
+        raise ValueError(f"short_side must be at least 1, not {short_side}")
+    size = regular_file(path).st_size
+    box = path.box if isinstance(path, Crop) else None
+    with ExitStack() as turn:
+        try:
+            with open(path, "rb") as file, _quiet:
+                pixels = _crop(_pixels(file, size, short_side, upright, box, turn))
+        except OSError as error:
+            raise Unusable(Reason.UNREADABLE, error.strerror or str(error)) from error
+        yield pixels
+
+
+def file_size(path: Picture) -> tuple[int, int]:
+    """Width and height of the upright image in a file, as its header says; raises Unusable, and nothing else."""
+    size = regular_file(path).st_size
+    try:
+        with open(path, "rb") as file, _quiet:
+            image = _header(file, size)[1]
+            return image.size[::-1] if _orientation(image) in SIDEWAYS else image.size
+    except OSError as error:
+        raise Unusable(Reason.UNREADABLE, error.strerror or str(error)) from error
+
+
+def short_side(path: Picture) -> int:
+    """The short side of an image or box in pixels; raises Unusable, and nothing else."""
+    return int(min(*file_size(path), *(path.box[2:] if isinstance(path, Crop) else ())))
+
+
+def regular_file(path: Picture) -> os.stat_result:
+    """The stat of a regular, non-empty file, otherwise Unusable. Does not open the file: a named pipe would block."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError as error:
+        link = os.path.islink(path)
+        raise Unusable(Reason.MISSING, "a broken symbolic link" if link else "no such file") from error
+    except OSError as error:
+        reason = Reason.SYMLINK_LOOP if error.errno == errno.ELOOP else Reason.UNREADABLE
+        raise Unusable(reason, error.strerror or str(error)) from error
+    except ValueError as error:
+        raise Unusable(Reason.BAD_NAME, str(error)) from error
+    if not stat.S_ISREG(found.st_mode):
+        kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket"}
+        raise Unusable(Reason.NOT_A_FILE, kinds.get(stat.S_IFMT(found.st_mode), "a device"))
+    if not found.st_size:
+        raise Unusable(Reason.EMPTY, "0 bytes")
+    return found
+
+
+def _header(file: BinaryIO, size: int) -> tuple[str, ImageFile.ImageFile]:
+    """The kind of a file, and its image with nothing decoded yet."""
+    kind = _kind(file.read(64))
+    try:
+        return kind, _open(file, kind)
+    except Unusable:
+        raise
+    except Exception as error:  # Pillow's plugins raise almost anything on damaged input
+        raise _failure(error, file, size, kind, opened=False) from error
+
+
+def _pixels(
+    file: BinaryIO, size: int, short_side: int | None, upright: bool, box: Box | None, turn: ExitStack
+) -> np.ndarray:
+    kind, image = _header(file, size)
+    width, height = image.size
+    if not width * height:
+        raise Unusable(Reason.CORRUPT, f"{kind}: {width} × {height} pixels")
+    if width * height > MAX_PIXELS:
+        raise Unusable(Reason.TOO_LARGE, f"{width} × {height} pixels, more than {MAX_PIXELS // 10**6} million")
+    try:
+        scale, pixels = 1, None
+        if kind == "JPEG" and short_side is not None:
+            wide, high = (width, height) if box is None else box[2:]
+            scale = scale_down(wide, high, short_side)
+        needed = memory(image, file, size, kind, scale)
+        if needed > MOST:
+            raise Unusable(
+                Reason.TOO_LARGE, f"{width} × {height} pixels need {needed / 1e9:.1f} GB to decode; make it smaller"
+            )
+        if needed > ORDINARY:
+            turn.enter_context(one_at_a_time())
+        if kind == "JPEG" and short_side is not None:
+            pixels = decode_quickly(image, file, size, scale)
+        if pixels is None:
+            if scale > 1:
+                image.draft(image.mode, (width // scale, height // scale))
+            image.load()
+            if kind == "PNG" and ends_early(file, size, kind):  # Pillow accepts a PNG without its last chunk
+                raise Unusable(Reason.TRUNCATED, "the file ends before its IEND chunk")
+            pixels = to_rgb(image, kind)
+        if pixels.shape[1] < width:
+            pixels = sharpen(pixels, height / scale, width / scale)
+        orientation = _orientation(image) if upright or box is not None else None
+        return turn_and_cut(pixels, orientation, box, (width, height), scale)
+    except Unusable:
+        raise
+    except BadBox as error:
+        raise Unusable(Reason.BAD_BOX, str(error)) from error
+    except Unconvertible as error:
+        raise Unusable(Reason.UNSUPPORTED, str(error)) from error
+    except Exception as error:
+        raise _failure(error, file, size, kind, opened=True) from error
+
+
+def _orientation(image: ImageFile.ImageFile) -> object:
+    with suppress(Exception):  # a damaged EXIF block does not affect the pixels
+        return image.getexif().get(0x0112)
+    return None
+
+
+def _kind(head: bytes) -> str:
+    for signature, kind in _SIGNATURES.items():
+        if head.startswith(signature):
+            return kind
+        if 3 <= len(head) < len(signature) and signature.startswith(head):
+            raise Unusable(Reason.TRUNCATED, f"only the first {len(head)} bytes of a {kind} file")
+    if head[:4] == b"RIFF" and b"WEBP".startswith(head[8:12]):
+        return "WEBP"
+    if head[:2] == b"BM" and int.from_bytes(head[14:18], "little") in _BMP_HEADERS:
+        return "BMP"
+    if head[:1] == b"P" and head[1:2] in b"123456" and head[2:3].isspace():
+        return "PPM"
+    if head[4:8] == b"ftyp":
+        brands = head[8 : min(64, int.from_bytes(head[:4], "big"))]
+        if b"avif" in brands or b"avis" in brands:
+            return "AVIF"
+        if any(brand in brands for brand in (b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1")):
+            return "HEIF"
+    raise Unusable(Reason.NOT_AN_IMAGE, f"its first bytes match none of {', '.join(_PLUGINS)}")
+
+
+def _open(file: BinaryIO, kind: str) -> ImageFile.ImageFile:
+    """Read the header with the plugin for this kind of file.
+
+    The plugin is called directly, not through `Image.open`, which hides its error messages and has its own pixel limit that
+    can be changed only for the whole process.
+    """
+    try:
+        plugin = importlib.import_module(_PLUGINS[kind])
+        if kind == "HEIF" and kind not in Image.OPEN:
+            plugin.register_heif_opener()
+    except ImportError as error:
+        extra = "pip install 'debgcd[heif]'" if kind == "HEIF" else "update Pillow"
+        raise Unusable(Reason.UNSUPPORTED, f"{kind} is not supported by this installation: {extra}") from error
+    if kind not in Image.OPEN:
+        raise Unusable(Reason.UNSUPPORTED, f"this Pillow was built without {kind}")
+    file.seek(0)
+    return Image.OPEN[kind][0](file, "")
+
+
+def _crop(pixels: np.ndarray) -> np.ndarray:
+    height, width = pixels.shape[:2]
+    limit = MAX_ASPECT * min(height, width)
+    top, left = max(0, height - limit) // 2, max(0, width - limit) // 2
+    return np.ascontiguousarray(pixels[top : top + min(height, limit), left : left + min(width, limit)])
+
+
+def _failure(error: Exception, file: BinaryIO, size: int, kind: str, opened: bool) -> Unusable:
+    detail = f"{kind}: {error}" if str(error) else f"{kind}: {type(error).__name__}"
+    if isinstance(error, OSError) and error.errno:  # from the disk; Pillow's own OSErrors have no errno
+        return Unusable(Reason.UNREADABLE, error.strerror or detail)
+    if isinstance(error, MemoryError | Image.DecompressionBombError):
+        return Unusable(Reason.TOO_LARGE, detail)
+    said = any(word in str(error).lower() for word in ("truncated", "unexpected end", "end of file"))
+    if said or ends_early(file, size, kind):
+        return Unusable(Reason.TRUNCATED, detail)
+    if kind == "PPM" and not opened:  # "P6 " is a weak signature: text may begin like that
+        return Unusable(Reason.NOT_AN_IMAGE, detail)
+    if kind == "TIFF" and not opened:  # complete, but in a layout that Pillow has no mode for, such as float RGB
+        return Unusable(Reason.UNSUPPORTED, detail)
+    return Unusable(Reason.CORRUPT, detail)

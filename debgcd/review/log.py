@@ -1,0 +1,260 @@
+"""What a reviewer made of a run: the log `decisions.jsonl` on disk.
+
+A line is one act. The log only grows: undo and redo are acts too. A line is flushed to disk before the act counts. What it
+says of the model's categories is carried in model/categories.json, because a model is used without its run, too.
+"""
+
+from __future__ import annotations
+
+import csv
+import errno
+import hashlib
+import json
+import os
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from debgcd.errors import DataError, UsageError
+from debgcd.review.state import Line, Review, replay
+from debgcd.run.categories import RESTORE, Category, read_categories
+from debgcd.system.files import csv_field, lock, named_errors, parse_json, read_json, write_json
+
+LOG = "decisions.jsonl"
+
+
+def read_review(run: Path) -> Review:
+    """The state of a finished run: what its model said, and what the log says of it."""
+    predicted, categories, adopted = read_base(run)
+    lines = read_log(run / LOG)[0] if (run / LOG).exists() else adopted
+    return replay(predicted, categories, lines)
+
+
+def read_base(run: Path) -> tuple[dict[str, str], list[Category], list[Line]]:
+    """What the model of a finished run said: the category's id per image, and the categories by their ids.
+
+    Last, as acts, what categories.json says beyond that where there is no log: names from an earlier run, or given by hand.
+    """
+    model = run / "model"
+    try:
+        known = read_json(model / "config.json")["known"]
+        with open(run / "predictions.csv", encoding="utf-8", newline="") as file:
+            predicted = {csv_field(row["path"]): csv_field(row["id"]) for row in csv.DictReader(file)}
+    except FileNotFoundError as error:
+        raise UsageError(f"{run} is not a finished run: it has no {Path(error.filename).name}") from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{run}: what its model said cannot be read ({error}); {RESTORE}") from error
+    return predicted, *_without_review(read_categories(model, known))
+
+
+def _without_review(categories: Sequence[Category]) -> tuple[list[Category], list[Line]]:
+    """The categories by their ids, and what was said of them beyond that, as acts."""
+    ids = {one.id for one in categories}
+    acts: list[Line] = []
+    for one in categories:
+        if one.merged_into in ids:
+            acts.append({"act": "merge", "categories": [one.id], "into": one.merged_into})
+        elif one.name != one.id and one.merged_into is None:
+            acts.append({"act": "name", "category": one.id, "name": one.name})
+    for act in acts:  # the same lines in every copy of the run, and not to be undone by the way
+        act |= {"adopted": True, "at": "", "id": hashlib.sha256(json.dumps(act).encode()).hexdigest()[:12]}
+    return [replace(one, name=one.id, merged_into=None) for one in categories], acts
+
+
+def read_log(path: Path) -> tuple[list[Line], int]:
+    """The lines of a log, none where it is missing, and where the last complete one ends, in bytes.
+
+    A last line that was cut off, because the process or the machine stopped, was never confirmed and is ignored.
+    """
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return [], 0
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from error
+    found, end = [], 0
+    rows = content.split(b"\n")
+    for number, raw in enumerate(rows, 1):
+        if raw.strip():
+            try:
+                found.append(_parsed(raw))
+            except ValueError as error:
+                if number == len(rows):
+                    break
+                raise DataError(
+                    f"{path}, line {number}, is not an act ({error}); correct the line or delete it"
+                ) from error
+        end = min(end + len(raw) + 1, len(content))
+    return found, end
+
+
+def _parsed(raw: bytes) -> Line:
+    line = parse_json(raw.decode("utf-8"))
+    if not isinstance(line, dict) or not isinstance(line.get("id"), str) or not line["id"]:
+        raise ValueError("it must be a JSON object with an id")
+    return line
+
+
+class Log:
+    """The log of a run, held by one process: each act is on disk before it counts.
+
+    >>> with Log(run) as log:                                                    # doctest: +SKIP
+    ...     log.act({"act": "name", "category": "new-03", "name": "lynx"})
+    """
+
+    def __init__(self, run: Path):
+        self.run = run
+        self._stack = ExitStack()
+        self._said: list[Category] = []  # what categories.json says already
+
+    def __enter__(self) -> Log:
+        with ExitStack() as stack:
+            if not self.run.is_dir():
+                raise UsageError(f"there is no run directory {self.run}")
+            stack.enter_context(lock(self.run, "reviewing the run"))
+            predicted, categories, adopted = read_base(self.run)
+            there = (self.run / LOG).exists()
+            lines, self._end = read_log(self.run / LOG)
+            self.review = replay(predicted, categories, lines)
+            with named_errors(self.run / LOG):
+                self._file = stack.enter_context(open(self.run / LOG, "a+b", buffering=0))
+                self._file.truncate(self._end)
+                self._file.seek(max(0, self._end - 1))
+                if self._file.read(1) not in (b"", b"\n"):  # edited by hand
+                    self._end += self._file.write(b"\n") or 0
+                _flush_folder(self.run)
+            for line in [] if there else adopted:
+                self._append(line)
+            self._carry()
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def act(self, values: Mapping[str, Any]) -> Line:
+        """Save an act and change the state; returns its line. A UsageError, and nothing saved, if it does not apply."""
+        line = {**values, "at": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}", "id": uuid.uuid4().hex[:12]}
+        if line.get("act") == "move" and str(line.get("to")) not in self.review.categories:
+            line["begins"] = True  # in a merged log, another may have taken the same id for something else
+        self._append(line)
+        self._carry()
+        return line
+
+    def undo(self) -> Line:
+        """Take the last act back."""
+        if self.review.can_undo is None:
+            raise UsageError("there is nothing to undo")
+        return self.act({"act": "undo", "of": self.review.can_undo})
+
+    def redo(self) -> Line:
+        """Bring the act back that was undone last."""
+        if self.review.can_redo is None:
+            raise UsageError("there is nothing to redo")
+        return self.act({"act": "redo", "of": self.review.can_redo})
+
+    def trial(self) -> Review:
+        """The same state, to try acts on that are not saved yet."""
+        predicted, categories, _ = read_base(self.run)
+        return replay(predicted, categories, read_log(self.run / LOG)[0])
+
+    def add(self, other: Path) -> list[Line]:
+        """Append the lines of another log that this one does not have; returns them. See `Review.problems`."""
+        if not other.is_file():
+            raise UsageError(f"there is no log {other}")
+        added = [line for line in read_log(other)[0] if self._append(line, checked=False)]
+        self._carry()
+        return added
+
+    def _append(self, line: Line, checked: bool = True) -> bool:
+        if line["id"] in self.review:
+            return False
+        change = self.review.check(line) if checked else None
+        self._require_own()
+        try:
+            content = (json.dumps(line, sort_keys=True, ensure_ascii=False) + "\n").encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise UsageError(f"{line.get('act')}: its text is not valid Unicode") from error
+        with named_errors(self.run / LOG, len(content)):
+            try:
+                rest = memoryview(content)
+                while rest:
+                    rest = rest[self._file.write(rest) :]
+                os.fsync(self._file.fileno())
+            except BaseException:
+                with suppress(OSError):
+                    self._file.truncate(self._end)  # half an act would be in the way of the next
+                raise
+        self._end += len(content)
+        self.review.take(line, change)
+        return True
+
+    def _require_own(self) -> None:
+        """Refuse to write where somebody has edited or replaced the file since it was read."""
+        here = os.fstat(self._file.fileno())
+        try:
+            there = os.stat(self.run / LOG)
+        except FileNotFoundError:
+            there = None
+        if there is None or not os.path.samestat(here, there) or there.st_size != self._end:
+            raise UsageError(f"{self.run / LOG} was changed by another program; open the review again")
+
+    def _carry(self) -> None:
+        said = outcome(self.review)
+        if said != self._said:
+            _write_outcome(self.run, self.review)
+            self._said = said
+
+
+def outcome(review: Review) -> list[Category]:
+    """All categories as the reviewer left them: the model's in their order, then those that began in the review."""
+    found = []
+    for number, one in enumerate(review.categories.values()):
+        lives = review.living(one.id)
+        found.append(Category(number, one.id, lives.name, one.known, None if lives is one else lives.id))
+    return found
+
+
+def changed(categories: Sequence[Category], values: Mapping[str, Any]) -> list[Category]:
+    """The categories of a model without its run after one more act."""
+    base, lines = _without_review(categories)
+    review = replay({}, base, lines)
+    review.apply({**values, "id": "now"})
+    return outcome(review)
+
+
+def carry(run: Path) -> None:
+    """Bring model/categories.json to what the log says, which may have been edited by hand or merged."""
+    if not (run / LOG).exists():
+        return
+    review = read_review(run)
+    try:
+        with lock(run, "reviewing the run"):
+            _write_outcome(run, review)
+    except UsageError:
+        return  # who holds the lock does this after each act
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise  # a run that others may only read
+
+
+def _write_outcome(run: Path, review: Review) -> None:
+    """Names and merged categories into model/categories.json: the model is used without its run, too."""
+    place = run / "model" / "categories.json"
+    entries = [one.to_json() for one in outcome(review) if review.categories[one.id].category is not None]
+    if read_json(place) != entries:
+        write_json(place, entries)
+
+
+def _flush_folder(folder: Path) -> None:
+    """Make sure that a new file in it is found after a power failure."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,246 @@
+"""The review as the page sees it: images and categories by number, acts in, changes out."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from debgcd.data.image.crop import Picture
+from debgcd.errors import DataError, UsageError
+from debgcd.review.log import LOG, Log, read_log
+from debgcd.review.page.similar import Similar
+from debgcd.review.state import ACCEPTED, OPEN, REJECTED, Line
+from debgcd.run.directory import Run, read_digests
+from debgcd.system.files import csv_field
+
+STATUS = [OPEN, ACCEPTED, REJECTED]
+EXAMPLES = 6  # labelled images shown of a known class
+SHOWN = 5  # acts that do not apply, in a message
+
+Ids = NDArray[np.int64]
+Asked = dict[str, Any]  # the body of a request
+
+
+class Desk:
+    """One review, open in any number of windows. Its methods may be called by several threads.
+
+    Images are numbered: the unlabelled ones in the order of predictions.csv, then the labelled ones that are shown as
+    examples. A window knows the version that it has seen, and asks for what has changed since.
+    """
+
+    def __init__(self, run: Run, log: Log, cache: Path):
+        self._run, self._log, self._lock = run, log, threading.Lock()
+        training = {str(path): i for i, path in enumerate(run.manifest.training_paths)}
+        missing = [image for image in log.review.images if image not in training]
+        if missing:
+            raise DataError(
+                f"{run.predictions} has {missing[0]}, which manifest.csv has not; restore them or train again"
+            )
+        shown = [training[image] for image in log.review.images]
+        count = len(shown)
+        self._examples: dict[str, list[int]] = {}  # of each known class, by its id
+        label = run.manifest.training_labels
+        for i, name in enumerate(run.manifest.classes):
+            some = np.flatnonzero(label == i)[:EXAMPLES].tolist()
+            self._examples[name] = list(range(len(shown), len(shown) + len(some)))
+            shown += some
+        self._training = np.array(shown, np.int64)
+        # acts that were one for the reviewer, such as "move to a new category" and "name it": undone and redone together
+        self._with = {
+            line["id"]: line["with"] for line in read_log(run.folder / LOG)[0] if isinstance(line.get("with"), str)
+        }
+        self._ids: list[str] = []
+        self._category, self._status = self._now()
+        self._changed = np.zeros(count, np.int64)  # the version at which each image last changed
+        self.similar = Similar(run.folder, cache, self._training)
+
+    @property
+    def images(self) -> tuple[list[Picture], list[str]]:
+        """The files of all images, and their sha256 when the run began."""
+        manifest, digests = self._run.manifest, read_digests(self._run)
+        rows = manifest.training_rows[self._training]
+        return [manifest.paths[row] for row in rows], [digests[row] for row in rows]
+
+    def about(self) -> dict[str, Any]:
+        """What never changes: the run's name, and what its model said of each image, one list per column."""
+        manifest = self._run.manifest
+        columns: dict[str, list[int | None]] = {"confidence": [], "novelty": [], "lead": [], "second": []}
+        number = {id: i for i, id in enumerate(self._ids)}
+        with open(self._run.predictions, encoding="utf-8", newline="") as file:
+            for row in csv.DictReader(file):
+                first, second = float(row["top1_p"]), float(row["top2_p"] or 0)
+                columns["confidence"].append(round(1000 * float(row["confidence"])))
+                columns["lead"].append(round(1000 * (first - second)))
+                columns["novelty"].append(None if row["novelty"] == "" else round(1000 * float(row["novelty"])))
+                columns["second"].append(number.get(csv_field(row["top2_id"])))
+        every = manifest.training_paths
+        paths = [str(every[i]) for i in self._training]
+        base = os.path.commonpath([os.path.dirname(path) for path in paths])
+        key = hashlib.sha256(f"{self._run.folder.resolve()} {read_digests(self._run)}".encode()).hexdigest()[:12]
+        return {
+            "run": self._run.folder.resolve().name,
+            "key": key,  # of the pictures: another run may have the same port
+            "path": [path[len(base) :].lstrip(os.sep) for path in paths],
+            "examples": self._examples,
+            **columns,
+        }
+
+    def changes(self, since: int) -> dict[str, Any]:
+        """What is not as it was at this version; -1: everything."""
+        with self._lock:
+            return self._changes(since)
+
+    def act(self, asked: Asked) -> dict[str, Any]:
+        """Save what the reviewer did, as one act or two; a UsageError if it does not apply."""
+        with self._lock:
+            first, *further = self._lines(asked)
+            begun = self._log.act(first)["id"]
+            try:
+                for line in further:
+                    self._with[self._log.act({**line, "with": begun})["id"]] = begun
+            except UsageError:  # half of it would not be what was asked for
+                self._log.undo()
+                self._done(asked)
+                raise
+            return self._done(asked)
+
+    def undo(self, asked: Asked) -> dict[str, Any]:
+        """Take back what was done last, in whatever window."""
+        with self._lock:
+            while self._with.get(self._log.undo()["of"]) == self._log.review.can_undo is not None:
+                pass
+            return self._done(asked)
+
+    def redo(self, asked: Asked) -> dict[str, Any]:
+        """Do again what was undone last."""
+        with self._lock:
+            line = self._log.redo()
+            while self._with.get(self._log.review.can_redo or "") == line["of"]:
+                self._log.redo()
+            return self._done(asked)
+
+    def split(self, asked: Asked) -> dict[str, Any]:
+        """Parts of the images that look alike; nothing is done yet."""
+        parts = asked.get("parts")
+        if type(parts) is not int:
+            raise UsageError("parts must be a whole number")
+        return {"parts": self.similar.split(self._numbers(asked, least=2), parts)}
+
+    def like(self, asked: Asked) -> dict[str, Any]:
+        """Images that look like some, the most similar first, and from which similarity on they look alike."""
+        images = self._numbers(asked)
+        order, near = self.similar.like(images, len(self._category))
+        with self._lock:
+            own = np.flatnonzero(self._category == self._category[images[0]])
+        return {"images": order, "similarity": near, "alike": self.similar.typical(own)}
+
+    def near(self, asked: Asked) -> dict[str, Any]:
+        """The ids of all categories, the one that looks most like these images first."""
+        images, groups = self._numbers(asked), []
+        with self._lock:
+            ids, category = list(self._ids), self._category.copy()
+        for i, id in enumerate(ids):
+            examples = np.array(self._examples.get(id, ()), np.int64)
+            groups.append(np.concatenate([np.flatnonzero(category == i), examples]))
+        return {"categories": [ids[i] for i in self.similar.near(images, groups)]}
+
+    def similarity(self) -> dict[str, Any]:
+        """How near each image is to the mean of its category."""
+        with self._lock:
+            category = self._category.copy()
+        padding = len(self._training) - len(category)  # examples belong to nothing here
+        return {"similarity": self.similar.to_own(np.pad(category, (0, padding), constant_values=-1))[: len(category)]}
+
+    def close(self) -> None:
+        """End the worker process."""
+        self.similar.close()
+
+    def _now(self) -> tuple[Ids, Ids]:
+        """The category and the status of each image, by number."""
+        review = self._log.review
+        seen = set(self._ids)
+        self._ids += [id for id in review.categories if id not in seen]  # a number keeps its meaning
+        number = {id: i for i, id in enumerate(self._ids)}
+        category = np.fromiter(map(number.__getitem__, review.category.values()), np.int64, len(review.images))
+        of = np.array(
+            [STATUS.index(review.categories[id].status) if id in review.categories else 0 for id in self._ids]
+        )
+        status = of[category]
+        for i, image in enumerate(review.images) if review.mark else ():
+            if image in review.mark and status[i] != STATUS.index(REJECTED):
+                status[i] = STATUS.index(review.mark[image])
+        return category, status
+
+    def _done(self, asked: Asked) -> dict[str, Any]:
+        category, status = self._now()
+        self._changed[(category != self._category) | (status != self._status)] = self._log.review.version
+        self._category, self._status = category, status
+        since = asked.get("since")
+        return self._changes(since if type(since) is int else -1)
+
+    def _changes(self, since: int) -> dict[str, Any]:
+        review = self._log.review
+        answer: dict[str, Any] = {"version": review.version, "features": self.similar.ready, "note": self.similar.note}
+        if since == review.version:
+            return answer
+        changed = np.flatnonzero(self._changed > since)
+        present = [review.categories.get(id) for id in self._ids]
+        return answer | {
+            "images": changed.tolist(),
+            "category": self._category[changed].tolist(),
+            "status": self._status[changed].tolist(),
+            "categories": [
+                {"id": id, "name": id, "known": False, "gone": True}
+                if one is None or one.merged_into is not None
+                else {"id": id, "name": one.name, "known": one.known, "status": STATUS.index(one.status), "gone": False}
+                for id, one in zip(self._ids, present, strict=True)
+            ],
+            "undo": review.can_undo is not None,
+            "redo": review.can_redo is not None,
+            "problems": list(review.problems.values())[:SHOWN],
+        }
+
+    def _lines(self, asked: Asked) -> list[Line]:
+        """The acts for the log: what the page asks for, with paths instead of numbers and ids for what is new."""
+        kind, name, fresh = asked.get("act"), asked.get("name"), self._log.review.next_id
+        if kind == "name":
+            return [{"act": kind, "category": asked.get("category"), "name": name}]
+        if kind == "merge":
+            return [{"act": kind, "categories": asked.get("categories"), "into": asked.get("into")}]
+        if kind == "move":
+            to = asked.get("to") or fresh()
+            lines = [{"act": kind, "images": self._paths(asked), "to": to}]
+            return lines + ([{"act": "name", "category": to, "name": name}] if name else [])
+        if kind == "split":
+            ids: list[str] = []
+            parts = asked.get("parts")
+            for _ in parts if isinstance(parts, list) else ():
+                ids.append(fresh(after=ids))
+            images = [self._paths({"images": part}) for part in parts or ()]
+            return [{"act": kind, "category": asked.get("category"), "parts": dict(zip(ids, images, strict=True))}]
+        if kind in ("accept", "reject", "reopen"):
+            what = {"images": self._paths(asked)} if "images" in asked else {"categories": asked.get("categories")}
+            return [{"act": kind, **what}]
+        raise UsageError(f"there is no act {kind!r:.40}")
+
+    def _paths(self, asked: Asked) -> list[str]:
+        images = self._log.review.images
+        return [images[i] for i in self._numbers(asked)]
+
+    def _numbers(self, asked: Asked, least: int = 1) -> Ids:
+        """The unlabelled images that a request is about."""
+        images = asked.get("images")
+        count = len(self._category)
+        if not isinstance(images, list) or not all(type(i) is int and 0 <= i < count for i in images):
+            raise UsageError(f"images must be a list of numbers below {count}")
+        found = np.unique(np.array(images, np.int64))
+        if len(found) < least:
+            raise UsageError("no image is selected" if least == 1 else f"this needs at least {least} images")
+        return found

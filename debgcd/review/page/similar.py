@@ -1,0 +1,172 @@
+"""Which images look alike, by the features of the run's network: computed once in a worker process, kept in the cache."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import threading
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from debgcd.errors import DataError, DebgcdError, UsageError
+from debgcd.review.page.pictures import Workers
+from debgcd.run.directory import IMAGES, Run, finished_run
+from debgcd.system.files import write_bytes
+
+FOLDER = "review"
+FORMAT = 1  # raise it when the meaning of a file's bytes changes
+WIDTH = 128  # principal directions that are kept: cosines differ by less than the order of images depends on
+MOST_PARTS = 8
+LIKE = 2000  # most images that are offered as being like one
+
+Ids = NDArray[np.int64]
+Features = NDArray[np.float32]
+
+
+class Similar:
+    """Cosines between the images of a page, which may not be there yet: then `note` says why."""
+
+    def __init__(self, run: Path, cache: Path, rows: Ids):
+        """rows: the training image of each image of the page."""
+        self._workers = Workers(1)
+        self._rows, self._place = rows, None
+        self._feature: Features | None = None
+        self.note = "the features of the images are being computed"
+        threading.Thread(target=self._compute, args=(run, cache), daemon=True).start()
+
+    @property
+    def ready(self) -> bool:
+        return self._feature is not None
+
+    def to_own(self, category: Ids) -> list[int]:
+        """Per image, how near it is to the mean of its category: 1000 × cosine. category: (N,) of the images."""
+        feature = self._all()
+        order = np.argsort(category, kind="stable")
+        found = np.zeros(len(category), np.int64)
+        for some in np.split(order, np.flatnonzero(np.diff(category[order])) + 1):
+            found[some] = _thousandths(feature[some] @ _mean(feature[some]))
+        return found.tolist()
+
+    def like(self, images: Ids, count: int) -> tuple[list[int], list[int]]:
+        """The first `count` images of the page that are most like these, and 1000 × their cosine; these come first."""
+        feature = self._all()
+        near = feature[:count] @ _mean(feature[images])
+        near[images[images < count]] = 2
+        order = np.argsort(-near, kind="stable")[:LIKE]
+        return order.tolist(), _thousandths(near[order].clip(-1, 1)).tolist()
+
+    def typical(self, images: Ids) -> int:
+        """1000 × the mean cosine of two of these images: as alike as images of one category are."""
+        feature = self._all()[images]
+        count = len(feature)
+        if count < 2:
+            return 1000
+        total = float(np.square(feature.sum(0)).sum() - np.square(feature).sum())
+        return round(1000 * total / (count * (count - 1)))
+
+    def near(self, images: Ids, groups: list[Ids]) -> list[int]:
+        """The numbers of the groups, the one whose mean is nearest to that of these images first; empty ones last."""
+        feature = self._all()
+        centre = _mean(feature[images])
+        score = [float(_mean(feature[group]) @ centre) if len(group) else -2.0 for group in groups]
+        return sorted(range(len(groups)), key=lambda i: (-score[i], i))
+
+    def split(self, images: Ids, parts: int) -> list[list[int]]:
+        """These images in parts that look alike, by k-means; the largest part first, in each the most typical image first."""
+        if not 2 <= parts <= MOST_PARTS or parts > len(images):
+            raise UsageError(f"{len(images)} images can be split into 2 to {min(MOST_PARTS, len(images))} parts")
+        feature = self._all()[images]
+        found = self._workers.do(cluster, feature, parts)
+        kept = []
+        for part in range(parts):
+            own = np.flatnonzero(found == part)
+            if len(own):
+                kept.append(own[np.argsort(-(feature[own] @ _mean(feature[own])), kind="stable")])
+        if len(kept) < 2:
+            raise UsageError("these images look the same to the network; select some and move them instead")
+        return [images[own].tolist() for own in sorted(kept, key=lambda own: (-len(own), own[0]))]
+
+    def close(self) -> None:
+        """End the worker process."""
+        self._workers.close()
+
+    def _all(self) -> Features:
+        if self._feature is None:
+            raise UsageError(self.note)
+        return self._feature
+
+    def _compute(self, run: Path, cache: Path) -> None:
+        try:
+            place = self._workers.do(compute, run, cache)
+            self._feature = np.load(place, allow_pickle=False)[self._rows]
+        except (DebgcdError, OSError, ValueError) as error:
+            self.note = f"there are no features: {error}"
+        except BrokenProcessPool:  # the server ends, or the system was short of memory
+            self.note = "there are no features: the process that computed them was killed"
+        except Exception as error:
+            self.note = f"there are no features: {type(error).__name__}: {error}"
+            raise
+
+
+def compute(run: Path, cache: Path) -> Path:
+    """The file with the features of all training images of a run, unit rows (N, ≤ WIDTH), 0 for those that cannot be read."""
+    import torch  # in the worker alone: the server needs neither its memory nor the seconds it takes
+
+    from debgcd.cluster.kmeans import kmeans  # noqa: F401 (so that the first split does not wait for it)
+    from debgcd.infer.infer import features
+    from debgcd.report.look import of_readable
+    from debgcd.train.start import open_setup
+
+    opened = finished_run(run)
+    place = feature_file(opened, cache)
+    if place.is_file():
+        return place
+
+    def ask(there: Ids) -> torch.Tensor:
+        setup = open_setup(opened, opened.manifest.select(opened.manifest.training_rows[there]), cache)
+        found = features(setup.network, setup.tokens.centre(np.arange(len(there))))
+        return torch.nn.functional.normalize(found.float().cpu(), dim=1)
+
+    there, found = of_readable(opened, ask)
+    if not len(there):
+        raise DataError("none of the images can be read")
+    products = (found.double().T @ found.double()).numpy()  # not centred, so that cosines stay cosines
+    axes = torch.from_numpy(np.linalg.eigh(products)[1][:, -WIDTH:].copy()).float()
+    rows = np.zeros((len(opened.manifest.training_rows), axes.shape[1]), np.float32)
+    rows[there] = torch.nn.functional.normalize(found @ axes, dim=1).numpy()
+    content = io.BytesIO()
+    np.save(content, rows, allow_pickle=False)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes(place, content.getvalue())
+    return place
+
+
+def feature_file(run: Run, cache: Path) -> Path:
+    """Where the features of a run are kept, by its model and its images."""
+    with open(run.model / "model.safetensors", "rb") as file:
+        model = hashlib.file_digest(file, "sha256").hexdigest()
+    images = hashlib.sha256((run.folder / IMAGES).read_bytes()).hexdigest()
+    key = hashlib.sha256(f"{FORMAT} {WIDTH} {model} {images}".encode()).hexdigest()[:32]
+    return cache / FOLDER / f"{key}.npy"
+
+
+def cluster(feature: Features, parts: int) -> Ids:
+    """The part of each row; the same call gives the same parts."""
+    import torch
+
+    from debgcd.cluster.kmeans import kmeans
+
+    free = torch.full((len(feature),), -1)
+    return kmeans(torch.from_numpy(feature), free, parts, restarts=4).assignment.numpy()
+
+
+def _mean(feature: Features) -> Features:
+    mean = feature.mean(0)
+    return mean / max(float(np.linalg.norm(mean)), 1e-12)
+
+
+def _thousandths(cosine: Features) -> Ids:
+    return np.rint(1000 * cosine).astype(np.int64)

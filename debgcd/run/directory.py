@@ -1,0 +1,209 @@
+"""The run directory: what is in it, and how it begins."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from debgcd import config as configuration
+from debgcd.config.schema import Config
+from debgcd.data.fingerprints import Contents
+from debgcd.data.image.crop import Picture
+from debgcd.data.manifest import Manifest, write_manifest, write_skipped
+from debgcd.data.sources import read_manifest
+from debgcd.errors import DataError, UsageError
+from debgcd.review.log import carry
+from debgcd.system import distributed
+from debgcd.system.files import lock, read_json, write_json, write_text
+from debgcd.system.machine import environment
+
+# What `create` writes before config.yaml, and the lock; where there is no more than this, a run was killed before it began
+# or was refused.
+IMAGES = "images.sha256"  # one line per image, as sha256sum writes them
+BEFORE = "before.json"
+FIRST = ("manifest.csv", "skipped.csv", "environment.json", IMAGES, BEFORE)
+BEGINNING = {name for file in FIRST for name in (file, f".{file}.tmp")}
+BEGINNING |= {".lock"}
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run directory with a complete configuration and manifest."""
+
+    folder: Path
+    config: Config
+    manifest: Manifest
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.folder / "checkpoints"
+
+    @property
+    def model(self) -> Path:
+        return self.folder / "model"
+
+    @property
+    def metrics(self) -> Path:
+        return self.folder / "metrics.jsonl"
+
+    @property
+    def predictions(self) -> Path:
+        return self.folder / "predictions.csv"
+
+    @property
+    def evaluation(self) -> Path:
+        return self.folder / "evaluation.json"
+
+    @property
+    def health(self) -> Path:
+        return self.folder / "health.json"
+
+    @property
+    def before(self) -> Path:
+        """What the run knows of the reviewed run that it began from, if it did."""
+        return self.folder / BEFORE
+
+    @property
+    def report(self) -> Path:
+        return self.folder / "report.html"
+
+    @property
+    def digest(self) -> str:
+        """A hash of all that a result depends on, to notice an edited config.yaml or manifest.csv; truth is not in it."""
+        settings = configuration.to_dict(self.config)
+        how = settings.pop("run")
+        settings["precision"] = how["precision"]
+        if self.config.model_kept == "best-old":
+            settings["eval_every"] = how["eval_every"]  # which epochs are candidates
+        rows = [[str(path) for path in self.manifest.paths], self.manifest.labels, self.manifest.splits]
+        rows += [self.manifest.groups] if any(self.manifest.groups) else []
+        rows += [self.before.read_text("utf-8")] if self.before.exists() else []
+        return hashlib.sha256(json.dumps([settings, rows]).encode()).hexdigest()
+
+    @property
+    def finished(self) -> bool:
+        """predictions.csv is the last file that a run writes."""
+        return self.predictions.exists() and self.model.is_dir()
+
+
+def require_new(folder: Path) -> None:
+    """Refuse a run directory that would mix with something else, before any work is done; `begin` looks again.
+
+    This call leaves nothing behind in a folder that it refuses; only `begin` keeps other processes out.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"the run directory {folder} is a file; choose another run directory")
+    if folder.is_dir():
+        _require_empty(folder, BEGINNING)
+    folder.mkdir(parents=True, exist_ok=True)
+
+
+@contextmanager
+def new_run(folder: Path) -> Iterator[None]:
+    """Hold the lock of a new run directory: of several processes that begin a run in it at once, one goes on.
+
+    The look into the folder comes after the lock, because until then another process may begin or even finish a run.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with lock(folder):
+        _require_empty(folder, BEGINNING)
+        yield
+
+
+def _require_empty(folder: Path, besides: set[str]) -> None:
+    if {entry.name for entry in folder.iterdir()} - besides:
+        hint = f"; to continue the run in it: debgcd resume {folder}" if (folder / "config.yaml").exists() else ""
+        raise UsageError(f"the run directory {folder} is not empty; choose another run directory{hint}")
+
+
+def begun_by_launcher(folder: Path) -> bool:
+    """Whether the launcher that started this process began this run, before it had to start again."""
+    with suppress(OSError, ValueError, AttributeError):
+        launch = read_json(folder / "environment.json").get("launch")
+        return launch == distributed.launch() is not None and (folder / "config.yaml").is_file()
+    return False
+
+
+def require_apart(folder: Path, source: Path) -> None:
+    """Refuse a run directory inside the images' folder: its files would be taken for images the next time."""
+    if source.is_dir() and folder.resolve().is_relative_to(source.resolve()):
+        raise UsageError(
+            f"the run directory {folder} lies inside the images' folder {source}; choose another run directory"
+        )
+
+
+def create(
+    folder: Path, config: Config, manifest: Manifest, contents: Contents, before: dict[str, Any] | None = None
+) -> Run:
+    """Write what a run begins with; config.yaml comes last, so that where it is the rest is too."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_manifest(manifest, folder / "manifest.csv")
+    write_skipped(manifest.skipped, folder / "skipped.csv")
+    write_json(folder / "environment.json", environment())
+    lines = (
+        f"{sha256.hex()}  {_one_line(path)}\n" for path, sha256 in zip(contents.paths, contents.digests, strict=True)
+    )
+    write_text(folder / IMAGES, "".join(lines))
+    (folder / BEFORE).unlink(missing_ok=True)
+    if before is not None:
+        write_json(folder / BEFORE, before)
+    write_text(folder / "config.yaml", configuration.dump(config))
+    return Run(folder, config, manifest)
+
+
+def open_run(folder: Path) -> Run:
+    """An existing run directory."""
+    if not (folder / "config.yaml").is_file():
+        raise UsageError(f"{folder} is not a run directory: it has no config.yaml; start one with debgcd train")
+    try:
+        config = configuration.load(folder / "config.yaml")
+    except UsageError as error:
+        raise DataError(
+            f"{error}; the run was made by another version of debgcd, or its config.yaml was edited: train again, or use "
+            "the version in environment.json"
+        ) from error
+    if None in (config.backbone.name, config.backbone.tuned_blocks) or "auto" in (
+        config.run.precision,
+        config.views.bank,
+    ):
+        raise DataError(f"{folder / 'config.yaml'} is not complete, as a run writes it; restore it or train again")
+    return Run(folder, config, read_manifest(folder / "manifest.csv"))
+
+
+def finished_run(folder: Path) -> Run:
+    """The run in a folder, refused unless it has finished."""
+    run = open_run(folder)
+    distributed.set_timeout(run.config.run.timeout)
+    if not run.finished:
+        raise UsageError(f"the run in {folder} has not finished; first: debgcd resume {folder}")
+    carry(folder)
+    return run
+
+
+def require_same_images(run: Run, contents: Contents) -> None:
+    """Refuse a run whose images are not those that it began with; a file that was only touched is fine."""
+    contents.require_same(read_digests(run), run.folder / IMAGES)
+
+
+def read_digests(run: Run) -> list[str]:
+    """The sha256 of each image of the manifest, or rather of its file, when the run began."""
+    place = run.folder / IMAGES
+    try:
+        lines = [line.partition("  ") for line in place.read_text("utf-8").split("\n")[:-1]]
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"cannot read {place} ({error}); restore it, or train in a new run directory") from error
+    if [name for _, _, name in lines] != [_one_line(path) for path in run.manifest.paths]:
+        raise DataError(
+            f"{run.folder / 'manifest.csv'} is not what it was when the run began: {place.name} lists other images; restore "
+            "it, or train in a new run directory"
+        )
+    return [sha256 for sha256, _, _ in lines]
+
+
+def _one_line(path: Picture) -> str:
+    return str(path).encode("unicode_escape").decode("ascii") if "\n" in str(path) or "\r" in str(path) else str(path)

@@ -1,0 +1,339 @@
+"""The trained model on disk: tail and heads as safetensors, the rest as JSON, and a model card. The frozen trunk is named, not stored.
+
+Its categories are the known classes, then the discovered ones, with ids that never change their meaning.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+from debgcd import config as configuration
+from debgcd.config.schema import Config
+from debgcd.data.manifest import text
+from debgcd.errors import DataError, UsageError
+from debgcd.methods import METHODS, create
+from debgcd.methods.base import Method, Sizes
+from debgcd.model.load import load_backbone
+from debgcd.model.network import Network
+from debgcd.model.precision import pick_device, pick_precision
+from debgcd.run.categories import RESTORE, Category, read_categories
+from debgcd.system.files import new_folder, read_json, write_json, write_text
+from debgcd.system.machine import versions
+from debgcd.system.progress import escaped, say
+
+FORMAT = 2  # raise it when what is in the folder changes its meaning
+LABELS = "labels.json"  # only where a class's label was not text
+Label = int | float | bool | str
+
+
+@dataclass(frozen=True)
+class Novel:
+    """Above which novelty an image looks new, chosen from labelled images alone, and how often that is wrong."""
+
+    above: float
+    error_known: float  # share of known images that look new
+    error_new: float | None = None  # share of new images that do not; None: the detector cannot tell
+    share: float | None = None  # of new images among the unlabelled ones of training, at least
+    share_low: float | None = None  # 90 % interval
+    share_high: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if value is not None and not (isinstance(value, (int, float)) and 0 <= value <= 1):
+                raise ValueError(f"novel.{name} must be a number from 0 to 1, not {value!r:.50}")
+
+
+@dataclass(frozen=True)
+class Model:
+    """A trained model, ready to be asked."""
+
+    network: Network
+    method: Method
+    config: Config
+    categories: list[Category]
+    images: int  # that it was trained on
+    sha256: str  # of its tensors
+    labels: tuple[Label, ...] | None = None  # of the known classes, as given in Python; None: the ids
+    novel: Novel | None = None  # None without a detector
+
+
+def save_model(
+    folder: Path,
+    tensors: dict[str, Tensor],
+    config: Config,
+    categories: Sequence[Category],
+    images: int,
+    labels: Sequence[Label] | None = None,
+    novel: Novel | None = None,
+    labelled: int | None = None,
+    scores: Mapping[str, Any] | None = None,
+) -> None:
+    """Write the folder at one instant; the same training gives the same model.safetensors, byte for byte.
+
+    images: how many it was trained on. labels, novel: see `Model`. labelled, scores: for the card, see `model_card`.
+    """
+    known = sum(category.known for category in categories)
+    with new_folder(folder) as new:
+        content = save_tensors({name: value.cpu().contiguous() for name, value in tensors.items()})
+        (new / "model.safetensors").write_bytes(content)  # not safetensors' own writing: it hides what a full disk says
+        facts: dict[str, Any] = {
+            "format": FORMAT,
+            "known": known,
+            "images": images,
+            "sha256": hashlib.sha256(content).hexdigest(),
+        }
+        facts["novel"] = None if novel is None else asdict(novel)
+        write_json(new / "config.json", {**facts, "config": configuration.to_dict(config)})
+        write_json(new / "categories.json", [category.to_json() for category in categories])
+        if labels is not None:
+            write_json(new / LABELS, labels)
+        names = [category.id for category in categories if category.known]
+        card = model_card(config, names, len(categories) - known, images, labelled, scores)
+        write_text(new / "README.md", card)
+
+
+def load_model(folder: Path, *, backbone: str | None, cache: Path, device: str = "auto") -> Model:
+    """Read a model folder; the trunk comes from where the model says, or from `backbone`, and must be the same weights."""
+    try:
+        facts = read_json(folder / "config.json")
+        if facts["format"] != FORMAT:
+            raise ValueError(f"it has format {facts['format']}, this version of debgcd reads {FORMAT}")
+        for name in ("known", "images"):
+            if type(facts[name]) is not int or facts[name] < 0:
+                raise ValueError(f"{name} in config.json must be a whole number, not {facts[name]!r:.50}")
+        novel = None if facts.get("novel") is None else Novel(**facts["novel"])
+        categories = read_categories(folder, facts["known"])
+        tensors = _read_tensors(folder, facts["sha256"])
+        config = configuration.from_dict(facts["config"], where=str(folder / "config.json"))
+        if config.k != len(categories) or None in (config.backbone.name, config.backbone.tuned_blocks):
+            raise ValueError("config.json and categories.json are not of one model")
+    except FileNotFoundError as error:
+        raise DataError(
+            f"{folder} holds no model: {Path(error.filename).name} is missing; has the run finished?"
+        ) from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, UsageError, SafetensorError) as error:
+        raise DataError(f"the model in {folder} cannot be read ({error}); restore it or train again") from error
+    assert config.backbone.name is not None and config.backbone.tuned_blocks is not None
+    trunk = load_backbone(
+        backbone or config.backbone.name,
+        tuned_blocks=config.backbone.tuned_blocks,
+        tail_blocks=config.backbone.tail_blocks,
+        image_size=config.views.crop,
+        revision=None if backbone else config.backbone.revision,
+        cache=cache,
+        # where the run had bfloat16 and this device has not, single precision: the same up to rounding
+        precision=pick_precision("auto" if config.run.precision == "bf16" else "fp32", pick_device(device)),
+    )
+    if trunk.identity.sha256 != config.backbone.sha256:
+        raise DataError(
+            f"the backbone {backbone or config.backbone.name} is not the one this model was trained on (its sha256 differs); "
+            "give the original weights as its backbone"
+        )
+    trunk = METHODS[config.method].prompted(trunk, config)
+    method = create(config, Sizes(trunk.width, len(categories), facts["known"], facts["images"]))
+    with torch.device("meta"):  # config.json may ask for heads of any size: none is allocated before the tensors agree
+        heads = method.heads()
+    network = Network(trunk, heads)
+    try:
+        network.require_fitting(tensors)
+        heads.to_empty(device="cpu")
+        network.load_state(tensors)
+    except (KeyError, ValueError) as error:
+        raise DataError(f"the model in {folder} does not fit its own configuration ({error}); restore it") from error
+    labels = _read_labels(folder, [category.id for category in categories if category.known])
+    network = network.to(pick_device(device))
+    return Model(network, method, config, categories, facts["images"], facts["sha256"], labels, novel)
+
+
+def read_novel(folder: Path) -> Novel | None:
+    """What a model folder says about images that look new."""
+    try:
+        found = read_json(folder / "config.json").get("novel")
+        return None if found is None else Novel(**found)
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise DataError(f"{folder / 'config.json'} cannot be read ({error}); {RESTORE}") from error
+
+
+def _read_labels(folder: Path, ids: list[str]) -> tuple[Label, ...] | None:
+    """labels.json, if there is one; each must be the label that gave the class its id."""
+    place = folder / LABELS
+    if not place.exists():
+        return None
+    try:
+        found = read_json(place)
+        if not isinstance(found, list) or len(found) != len(ids):
+            raise ValueError(f"it does not hold a list of {len(ids)} labels")
+        for i, (label, name) in enumerate(zip(found, ids, strict=True)):
+            if not isinstance(label, Label) or text(label) != name:
+                raise ValueError(f"entry {i} is not the label of {name!r}")
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"{place} cannot be read ({error}); restore it, or delete it to have the ids instead"
+        ) from error
+    return tuple(found)
+
+
+def _read_tensors(folder: Path, sha256: str) -> dict[str, Tensor]:
+    content = (folder / "model.safetensors").read_bytes()
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise ValueError("the sha256 of model.safetensors does not match")
+    return load_tensors(content)
+
+
+def start_from(
+    folder: Path, sha256: str | None, network: Network, method: Method, classes: Sequence[str]
+) -> frozenset[str]:
+    """Fill a network from a model folder, as far as its heads are the same; the names of the heads that it filled.
+
+    The tail and the features' standardisation must be there. A head with another name or shape keeps its initial values, and
+    so does one that speaks of categories where the known classes are others.
+    """
+    try:
+        tensors = _read_tensors(folder, sha256 or "")
+        known = read_json(folder / "config.json")["known"]
+        there = [category.id for category in read_categories(folder, known) if category.known]
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise DataError(
+            f"the run starts from the model in {folder}, which cannot be read ({error}); restore it"
+        ) from error
+    own = network.state()
+    same = {name for name, value in own.items() if name in tensors and tensors[name].shape == value.shape}
+    added = network.backbone.unpretrained
+    lost = sorted(
+        name
+        for name in set(own) - same
+        if not name.startswith("heads.") and not (added and name.startswith(f"tail.{added}"))
+    )
+    if lost:
+        raise DataError(f"the run starts from the model in {folder}, which has no fitting {lost[0]}; choose another")
+    others = set() if there == list(classes) else {*method.answers, *method.per_category, *method.detectors}
+    heads = {name: {f"heads.{name}.{key}" for key in head.state_dict()} for name, head in network.heads.items()}
+    given = frozenset(name for name, parts in heads.items() if parts <= same and name not in others)
+    for name, value in own.items():
+        if name in same and (not name.startswith("heads.") or name.split(".")[1] in given):
+            value.copy_(tensors[name])
+    new = ", ".join(sorted(set(heads) - given)) or "none"
+    why = " (the known classes are others)" if others else ""
+    say(f"start: heads taken over: {', '.join(sorted(given)) or 'none'}; new: {new}{why}")
+    return given
+
+
+LICENCES = {  # by the beginning of the backbone's name: (Hugging Face's id, words)
+    "lite": ("apache-2.0", "Apache-2.0"),
+    "facebook/dino-": ("apache-2.0", "Apache-2.0"),
+    "facebook/dinov2": ("apache-2.0", "Apache-2.0"),
+    "facebook/dinov3": ("other", "the DINOv3 License of Meta"),
+}
+SHOWN = 50  # class names
+
+
+def model_card(
+    config: Config,
+    known: Sequence[str],
+    new: int,
+    images: int,
+    labelled: int | None = None,
+    scores: Mapping[str, Any] | None = None,
+) -> str:
+    """The card of a model with these known classes and so many new categories, trained on so many images.
+
+    labelled: how many of them had a label, if that is known; scores: evaluation.json, if the truth was known.
+    """
+    backbone = str(config.backbone.name)
+    licence, words = next(
+        (found for start, found in LICENCES.items() if backbone.startswith(start)),
+        ("other", "that of its authors; look at where the weights came from"),
+    )
+    hub = f"\nbase_model: {json.dumps(backbone)}" if "/" in backbone and not backbone.startswith(("/", ".")) else ""
+    names = ", ".join(map(_code, known[:SHOWN])) + (f" and {len(known) - SHOWN} more" if len(known) > SHOWN else "")
+    marked = "" if labelled is None else f", {labelled} of them with a label"
+    software = ", ".join(f"{name} {version}" for name, version in versions().items())
+    return f"""---
+license: {licence}
+library_name: debgcd
+pipeline_tag: image-classification{hub}
+tags:
+- image-classification
+- generalized-category-discovery
+- debgcd
+---
+
+# A category-discovery model
+
+It assigns an image to one of {len(known) + new} categories: {len(known)} known classes, and {new} categories that were discovered among unlabelled
+images and have no name unless somebody gave them one (`categories.json`; an id such as `new-01` never changes its meaning).
+
+Use it: `debgcd predict RUN PATH -o out.csv`, or in Python `debgcd.Discoverer.load("RUN/model").predict(paths)`.
+
+## Data
+
+{images} training images{marked}. Short side resized to {config.views.short_side} pixels, centre crop {config.views.crop}; {views_label(config)}.
+
+Known classes: {names or "none"}.
+
+## Method
+
+`{config.method}`, preset `{config.preset}`, seed {config.seed}, K = {len(known) + new}. `config.json` has every setting.
+
+Backbone: {_code(backbone)}, sha256 `{config.backbone.sha256}`; only its tuned part is stored here. Its licence: {words}.
+
+## Metrics
+
+{_metrics(scores)}
+
+## Limits
+
+- Every image gets a category, also one that shows none of them. A low confidence or a high novelty says so; neither is proof.
+- New categories are clusters: one may mix several classes, or be part of one. Look at them (`debgcd report RUN`) before using them.
+- It has seen only images like those it was trained on; accuracy on others is unknown.
+- What the backbone learned from its own training images, including their biases, is in the answers.
+
+## Versions
+
+{software}.
+"""
+
+
+def views_label(config: Config) -> str:
+    """How the run saw its images; every table of results says this."""
+    decode = f", decode {config.views.decode}"
+    if config.views.bank != "on":
+        return f"views: fresh{decode}"
+    if not config.views.bank_views:
+        return f"views: centre crop{decode}"
+    share = f", {100 * config.views.fresh:g} % fresh" if config.views.fresh else ""
+    return f"views: bank {config.views.bank_views}{share}{decode}"
+
+
+def _metrics(scores: Mapping[str, Any] | None) -> str:
+    lines = []
+    for part in ("unlabelled", "test"):
+        found = (scores or {}).get(part)
+        if found:
+            accuracy = found["gcd"]["accuracy"]
+            values = [*(accuracy[name] for name in ("all", "old", "new")), found["auroc"]]
+            cells = " | ".join("–" if value is None else f"{100 * value:.1f}" for value in values)
+            lines.append(f"| {part} | {found['gcd']['images']} | {cells} |")
+    if not lines:
+        return "Not measured: the truth of the unlabelled images was not given."
+    head = "| images | number | All | Old | New | AUROC of novelty |\n|---|---|---|---|---|---|"
+    return "\n".join(
+        [head, *lines, "", "Accuracy in per cent after the best one-to-one matching of categories to classes."]
+    )
+
+
+def _code(name: str) -> str:
+    """A name as code: no character of it is Markdown or HTML."""
+    plain = escaped(name).replace("`", "'").replace("<", "&lt;")
+    return f"`{plain}`"

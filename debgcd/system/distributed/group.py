@@ -1,0 +1,243 @@
+"""This rank's place among those of a job: joining, short messages, and waiting with a limit."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from debgcd.errors import DebgcdError, UsageError
+from debgcd.system.distributed.place import AGENT, TIMEOUT, TURN, code, launched, open_store, place
+from debgcd.system.files import parse_json
+
+BEAT = 1.0  # seconds between two signs of life
+PARTING = 5.0  # seconds that rank 0 waits at the end for ranks that do not end
+
+T = TypeVar("T")
+
+
+class Lost(DebgcdError):
+    """Another rank has failed, has ended or does not answer; the reason is there, not here."""
+
+
+@dataclass
+class Group:
+    """A rank's place among several."""
+
+    store: Any
+    rank: int
+    count: int
+    timeout: float = TIMEOUT
+    connected: bool = False
+    beaten: float = 0.0
+    numbers: Iterator[int] = field(default_factory=itertools.count)  # of messages, alike on all ranks
+
+
+_group: ContextVar[Group | None] = ContextVar("ranks", default=None)
+
+
+def current() -> Group | None:
+    """The place that this process has; None if it works alone."""
+    return _group.get()
+
+
+def rank() -> int:
+    """This process's number; 0 writes the files and speaks."""
+    group = _group.get()
+    return 0 if group is None else group.rank
+
+
+def count() -> int:
+    """How many ranks there are."""
+    group = _group.get()
+    return 1 if group is None else group.count
+
+
+def local_rank() -> int:
+    """The number on this machine, which is that of the GPU to use."""
+    return int(os.environ.get("LOCAL_RANK", "0")) if count() > 1 else 0
+
+
+def local_count() -> int:
+    """How many ranks share this machine."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if count() > 1 else 1
+
+
+def my_slice(items: int, unit: int = 1) -> slice:
+    """This rank's part of so many items: whole units of them, except at the end. If any rank has some, rank 0 has."""
+    units = -(-items // unit)
+    start, end = (-(-units * i // count()) * unit for i in (rank(), rank() + 1))
+    return slice(start, end)
+
+
+@contextmanager
+def joined() -> Iterator[None]:
+    """Take this rank's place among those that the environment names."""
+    if not launched():
+        yield
+        return
+    number, ranks = place()
+    if ranks == 1:
+        yield
+        return
+    group = Group(open_store(), number, ranks)
+    token = _group.set(group)
+    try:
+        yield
+    finally:
+        _group.reset(token)
+        with suppress(RuntimeError):
+            _part(group)
+
+
+def _part(group: Group) -> None:
+    """End the connection. Without torchrun rank 0 has the store, and others could not tell how the job ended: it goes last."""
+    if group.connected:
+        import torch.distributed as dist
+
+        dist.destroy_process_group()
+    if group.rank:
+        group.store.add("parted", 1)
+    elif os.environ.get(AGENT) != "True":
+        end = time.monotonic() + PARTING
+        while group.store.add("parted", 0) < group.count - 1 and time.monotonic() < end:
+            time.sleep(0.01)
+
+
+def leave() -> bool:
+    """What ranks do together ends here, with a last meeting; True on rank 0, which may go on alone."""
+    leads = rank() == 0
+    barrier()
+    _group.set(None)
+    return leads
+
+
+def require_same_code() -> None:
+    """Refuse a rank that runs another version than rank 0."""
+    if count() > 1 and from_rank0(code) != code():
+        raise UsageError("runs another debgcd or torch than rank 0; install the same version")
+
+
+def surroundings(turn: str) -> dict[str, str]:
+    """What a process needs in its environment to take this rank's place in a job of its own, which all ranks name alike."""
+    return {TURN: turn, AGENT: "True"} if count() > 1 else {}
+
+
+def set_timeout(seconds: float) -> None:
+    """How long to wait for a rank that shows no sign of life."""
+    group = _group.get()
+    if group is not None:
+        group.timeout = seconds
+
+
+def failed() -> bool:
+    """Tell the others that this rank ends with an error; True if no other one has said so before: then it may speak."""
+    group = _group.get()
+    if group is None:
+        return True
+    with suppress(RuntimeError):
+        me = str(group.rank)
+        return bool(group.store.compare_set("failed", "", me).decode() == me)
+    return group.rank < 2  # no store, so nobody can agree; rank 0 may have been the one that had it
+
+
+def heartbeat() -> None:
+    """A sign of life, for ranks that wait; called wherever work makes progress, and cheap."""
+    group = _group.get()
+    if group is not None and time.monotonic() - group.beaten > BEAT:
+        group.beaten = time.monotonic()
+        with covered(group):
+            group.store.add("alive", 1)
+
+
+# Messages: JSON, through the store. Ranks may arrive at any time, as long as some rank shows signs of life.
+
+
+def all_gather(value: Any) -> list[Any]:
+    """What each rank says, in their order."""
+    group = _group.get()
+    if group is None:
+        return [value]
+    number = next(group.numbers)
+    keys = [f"{number}/{i}" for i in range(group.count)]
+    with covered(group):
+        group.store.set(keys[group.rank], json.dumps(value))
+        _wait(group, keys)
+        return [parse_json(group.store.get(key)) for key in keys]
+
+
+def barrier() -> None:
+    """Wait for all ranks."""
+    all_gather(None)
+
+
+def from_rank0(work: Callable[[], T]) -> T:
+    """What `work` returns on rank 0, as JSON data; it runs there alone."""
+    group = _group.get()
+    if group is None:
+        return work()
+    key = f"{next(group.numbers)}/first"
+    value = work() if group.rank == 0 else None
+    with covered(group):
+        if group.rank == 0:
+            group.store.set(key, json.dumps(value))
+        _wait(group, [key])
+        return parse_json(group.store.get(key))
+
+
+def run_on_rank0(work: Callable[[Callable[[], T]], object], together: Callable[[], T]) -> None:
+    """Run `work` on rank 0 alone; it is given a function that runs `together`, a collective, on all ranks."""
+    group = _group.get()
+    if group is None:
+        work(together)
+    elif group.rank == 0:
+
+        def call() -> T:
+            from_rank0(lambda: True)
+            return together()
+
+        work(call)
+        from_rank0(lambda: False)
+    else:
+        while from_rank0(bool):  # what rank 0 says
+            together()
+
+
+def _wait(group: Group, keys: list[str]) -> None:
+    seen, since, pause = -1, time.monotonic(), 0.0005
+    while not group.store.check(keys):
+        time.sleep(pause)
+        pause = min(2 * pause, 0.05)
+        if pause < 0.05:
+            continue
+        if group.store.check(["failed"]) and not group.store.check(keys):  # it may have spoken before it failed
+            raise Lost(f"rank {group.store.get('failed').decode()} failed")
+        signs = group.store.add("alive", 0)
+        if signs != seen:
+            seen, since = signs, time.monotonic()
+        elif time.monotonic() - since > group.timeout:
+            silent = [key.split("/")[1].replace("first", "0") for key in keys if not group.store.check([key])]
+            raise Lost(
+                f"no sign of life from rank {', '.join(silent)} for {group.timeout:g} s (run.timeout); it hangs or has ended"
+            )
+
+
+@contextmanager
+def covered(group: Group) -> Iterator[None]:
+    """Turn what torch says of other ranks into one sentence."""
+    try:
+        yield
+    except RuntimeError as error:  # torch.distributed's errors are some of these
+        reason = re.sub(r"^\[\S+\] ", "", str(error).splitlines()[0]).partition(". ")[
+            0
+        ]  # without the place in gloo's source
+        raise Lost(
+            f"another rank has ended, or did not answer within {group.timeout:g} s (run.timeout): {reason}"
+        ) from error

@@ -1,0 +1,232 @@
+"""The view bank: the trunk's tokens of random views and the centre crop of every image, computed once and kept on disk.
+
+Only the tail changes in training, so the trunk's output for a view never does: with the bank a step costs the tail and
+the heads alone. It is not the paper's way, which cuts fresh views at every step, so results say `views: bank V`. The file
+is named by a hash of all that it depends on; another seed, method or ablation on the same images finds and reuses it, if it
+learns from the same kinds of views. Of each kind the bank holds V views, and a draw picks among those of the kind it needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from debgcd.config.schema import ViewsConfig
+from debgcd.data.fingerprints import read_contents
+from debgcd.data.image.crop import Picture
+from debgcd.data.loader import Images, Item, from_files, in_thread, load_batches
+from debgcd.data.sampler import Draws, uniform
+from debgcd.data.views import CENTRE, PLAIN, TWO_PLAIN, Cuts, Kinds, random_cuts
+from debgcd.model.backbone import Backbone
+from debgcd.system import distributed
+from debgcd.system.store import Recipe, Store, exists, missing_bytes, open_store
+from debgcd.tokens.sources import centre_batches
+
+FORMAT = 3  # raise it when the meaning of a bank's bytes changes
+FOLDER = "banks"
+BUILD_BATCH = 16  # images whose views go through the trunk together
+TOLERANCE = 0.05  # of the tokens' length: bfloat16 all through a trunk is well below, another image or model far above
+
+
+class BankTokens:
+    """Tokens from a bank; a draw picks a stored view of each of `kinds` as a function of (seed, draw)."""
+
+    def __init__(self, array: NDArray[np.int16], seed: int, device: torch.device, kinds: Kinds = TWO_PLAIN):
+        self._array = array  # as `open_bank` gives it
+        self._seed, self._device, self._kinds = seed, device, kinds
+
+    def random(self, draws: Iterable[Draws]) -> Iterator[Tensor]:
+        return self._random(draws) if isinstance(draws, Sequence) else in_thread(self._random(draws))
+
+    def _random(self, draws: Iterable[Draws]) -> Iterator[Tensor]:
+        stored = stored_kinds(self._kinds)
+        views = (self._array.shape[1] - 1) // len(stored)
+        begins = [stored.index(kind) * views for kind in self._kinds]
+        for batch in draws:
+            picked = pick_views(self._seed, batch.draw, self._kinds, views)
+            yield torch.cat([self._read(batch.image, at + one) for at, one in zip(begins, picked, strict=True)])
+
+    def centre(self, numbers: NDArray[np.int64]) -> Iterator[Tensor]:
+        for batch in centre_batches(numbers):
+            yield self._read(batch, -1)
+
+    def _read(self, images: NDArray[np.int64], view: NDArray[np.int64] | int) -> Tensor:
+        bits = torch.from_numpy(self._array[images, view])
+        if self._device.type == "cuda":
+            bits = bits.pin_memory()
+        return bits.view(torch.bfloat16).to(self._device, non_blocking=True).float()
+
+
+def stored_kinds(kinds: Kinds) -> Kinds:
+    """The distinct kinds in the order of the bank, which does not depend on the order in which a method asks for them."""
+    return tuple(sorted(set(kinds), key=lambda kind: kind.name))
+
+
+def pick_views(seed: int, draw: NDArray[np.int64], kinds: Kinds, views: int) -> NDArray[np.int64]:
+    """For each draw one of the `views` stored views of each of `kinds`: (len(kinds), N).
+
+    Those of one kind are all different; every ordered choice is equally likely.
+    """
+    picked: list[NDArray[np.int64]] = []
+    for place, kind in enumerate(kinds):
+        same = [one for one, other in zip(picked, kinds, strict=False) if other == kind]
+        if len(same) >= views:
+            raise ValueError(
+                f"a draw needs {kinds.count(kind)} different views of one kind, but the bank holds {views}"
+            )
+        number = (uniform(seed, _stream(place), draw) * (views - len(same))).astype(np.int64)
+        if same:  # the number counts those still free, from the first one picked on
+            for taken in np.sort((np.array(same) - same[0]) % views, axis=0):
+                number = number + (number >= taken)
+            number = (same[0] + number) % views
+        picked.append(number)
+    return np.array(picked)
+
+
+def _stream(place: int) -> str:
+    """The random numbers that pick a draw's first view, its second view, ...; each has its own."""
+    return f"bank/{('first', 'second')[place] if place < 2 else place + 1}"
+
+
+def token_shape(backbone: Backbone, size: int) -> tuple[int, ...]:
+    """The shape of one image's tokens."""
+    return tuple(backbone.trunk(torch.zeros(1, 3, size, size, dtype=torch.uint8)).shape[1:])
+
+
+def bank_bytes(images: int, views: ViewsConfig, shape: tuple[int, ...], kinds: Kinds = TWO_PLAIN) -> int:
+    """The size of a bank on disk."""
+    return images * _rows(views, kinds) * int(np.prod(shape)) * 2
+
+
+def _rows(views: ViewsConfig, kinds: Kinds) -> int:
+    """How many views of each image a bank holds, with the centre crop."""
+    return len(stored_kinds(kinds)) * views.bank_views + 1
+
+
+def open_bank(
+    backbone: Backbone,
+    paths: Sequence[Picture],
+    views: ViewsConfig,
+    cache: Path,
+    workers: int,
+    on_progress: Callable[[int, int], None],
+    kinds: Kinds = TWO_PLAIN,
+) -> NDArray[np.int16]:
+    """The bank of these images, computed if the cache does not hold it: (N, kinds · V + 1, ...) bfloat16 bits.
+
+    First all views of one kind, in the order of `stored_kinds`, then those of the next; the centre crop last.
+    """
+    recipe = _recipe(backbone, paths, views, kinds, cache, workers, on_progress)
+    return _mapped(open_store(cache / FOLDER, recipe), recipe)
+
+
+def has_bank(
+    backbone: Backbone,
+    paths: Sequence[Picture],
+    views: ViewsConfig,
+    cache: Path,
+    kinds: Kinds = TWO_PLAIN,
+) -> bool:
+    """Whether the cache holds the bank of these images."""
+    recipe = _recipe(backbone, paths, views, kinds, cache, 0, lambda done, total: None)
+    return exists(cache / FOLDER, recipe)
+
+
+def missing_views(
+    backbone: Backbone, paths: Sequence[Picture], views: ViewsConfig, cache: Path, kinds: Kinds = TWO_PLAIN
+) -> int:
+    """How many bytes `open_bank` would write."""
+    recipe = _recipe(backbone, paths, views, kinds, cache, 0, lambda done, total: None)
+    return missing_bytes(cache / FOLDER, recipe)
+
+
+def _recipe(
+    backbone: Backbone,
+    paths: Sequence[Picture],
+    views: ViewsConfig,
+    kinds: Kinds,
+    cache: Path,
+    workers: int,
+    on_progress: Callable[[int, int], None],
+) -> Recipe:
+    images, contents = from_files(paths, views), read_contents(paths, cache)
+    shape, stored, rows = token_shape(backbone, views.crop), stored_kinds(kinds), _rows(views, kinds)
+
+    def compute(first: int) -> Generator[list[NDArray[np.int16]]]:
+        batches = [np.arange(i, min(i + BUILD_BATCH, len(paths))) for i in range(first, len(paths), BUILD_BATCH)]
+        batches = batches[distributed.rank() :: distributed.count()]
+        on_progress(first, len(paths))
+        for numbers, tokens in zip(batches, _passes(backbone, images, batches, views, stored, workers), strict=True):
+            contents.require_unchanged(numbers)
+            tokens = tokens.to(torch.bfloat16).contiguous()  # a CNN's channels may be last
+            yield list(tokens.view(torch.int16).cpu().numpy())
+            on_progress(int(numbers[-1]) + 1, len(paths))
+
+    def check(store: Store) -> bool:
+        """Some view of each kind and the centre crop of two images, through the trunk again."""
+        numbers, apart = np.array(recipe.sample(2)), max(1, views.bank_views)
+        chosen = [*range(recipe.sample(3)[2] % apart, rows - 1, apart), rows - 1]
+        (computed,) = _passes(backbone, images, [numbers], views, stored, 0, chosen)
+        bits = torch.from_numpy(_mapped(store, recipe)[numbers[:, None], chosen])
+        computed, kept = computed.cpu().flatten(2), bits.view(torch.bfloat16).float().flatten(2)
+        return bool(((kept - computed).norm(dim=2) <= TOLERANCE * computed.norm(dim=2)).all())
+
+    facts = {
+        "format": FORMAT,
+        "weights": backbone.identity.sha256,
+        "tail_blocks": backbone.tail_blocks,
+        "images": contents.sha256,
+        "decode": views.decode,
+        "upright": views.upright,
+        "precision": backbone.precision,
+        "resize": views.short_side,
+        "size": views.crop,
+        "views": views.bank_views,
+        "seed": views.seed,
+        "type": "bfloat16",
+        "shape": [len(paths), rows, *shape],
+    }
+    if stored != (PLAIN,):  # banks of plain views keep the names that they had before there were other kinds
+        facts["kinds"] = [kind.name for kind in stored]
+    size = bank_bytes(len(paths), views, shape, kinds)
+    recipe = Recipe("view bank", facts, len(paths), size, compute, check, "views.bank: off")
+    return recipe
+
+
+def _mapped(store: Store, recipe: Recipe) -> NDArray[np.int16]:
+    return np.memmap(store.records, dtype=np.int16, mode="r", shape=tuple(recipe.facts["shape"]))
+
+
+def _passes(
+    backbone: Backbone,
+    images: Images,
+    batches: Sequence[NDArray[np.int64]],
+    views: ViewsConfig,
+    stored: Kinds,
+    workers: int,
+    chosen: Sequence[int] | None = None,
+) -> Iterator[Tensor]:
+    """The tokens of all views, or of those chosen, of each batch's images: (B, V, ...)."""
+    every = (*(kind for kind in stored for _ in range(views.bank_views)), PLAIN)
+    chosen = range(len(every)) if chosen is None else chosen
+    kinds = tuple(every[view] for view in chosen)
+
+    def items() -> Iterator[list[Item]]:
+        for numbers in batches:
+            cuts = _stored_cuts(views, stored, numbers)[:, list(chosen)]
+            yield [(int(number), cut, kinds) for number, cut in zip(numbers, cuts, strict=True)]
+
+    for batch in load_batches(images, items(), workers):
+        yield backbone.trunk(batch.flatten(0, 1)).unflatten(0, batch.shape[:2])
+
+
+def _stored_cuts(views: ViewsConfig, stored: Kinds, numbers: NDArray[np.int64]) -> Cuts:
+    """The cuts of everything that a bank holds of these images, each a function of (views.seed, kind, image, view)."""
+    streams = ("view" if kind == PLAIN else f"view/{kind.name}" for kind in stored)
+    cuts = [random_cuts(views.seed, numbers, views.bank_views, stream) for stream in streams]
+    return np.concatenate([*cuts, np.tile(CENTRE, (len(numbers), 1, 1))], axis=1)

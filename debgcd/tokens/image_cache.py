@@ -1,0 +1,158 @@
+"""Every image decoded and resized once, its pixels kept on disk: for runs that cut fresh views at every step.
+
+Nothing is lost, so results are the same bytes with it and without it. The file is named by a hash of what it depends on;
+another run on the same images reuses it.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import shutil
+from collections.abc import Generator, Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from debgcd import __version__
+from debgcd.config.schema import ViewsConfig
+from debgcd.data.fingerprints import read_contents
+from debgcd.data.image.crop import Picture
+from debgcd.data.loader import Files, Opener, ahead, first_reason
+from debgcd.errors import DataError
+from debgcd.system import distributed
+from debgcd.system.files import amount
+from debgcd.system.progress import Report, say
+from debgcd.system.store import Recipe, Store, missing_bytes, open_store
+
+FOLDER = "images"
+FORMAT = 1  # raise it when the meaning of a cache's bytes changes
+BATCH = 32  # images that a worker hands over together
+SHAPE = np.dtype("<u4")  # a record is h and w, then the pixels, (3, h, w)
+WORTH = 2.0  # draws of an image in a run, above which it pays to keep its pixels
+
+
+class Kept:
+    """The opener that reads from a cache; should somebody delete it under a running process, that decodes again."""
+
+    def __init__(self, store: Store, files: Files):
+        self._store, self._files = store, files
+
+    def __call__(self, number: int) -> Tensor:
+        record = self._store.read(number)
+        return self._files(number) if record is None else _unpack(record)
+
+
+class _Records(Dataset[NDArray[np.uint8] | str]):
+    """Images by number, as records."""
+
+    def __init__(self, files: Files):
+        self._files = files
+
+    def __getitem__(self, number: int) -> NDArray[np.uint8] | str:
+        try:
+            return _pack(self._files(number))
+        except DataError as error:
+            return str(error)
+
+
+def decide_image_cache(
+    wanted: Literal["auto", "on", "off"], images: int, resize: int, draws: float, cache: Path
+) -> bool:
+    """Whether a run that draws each image so often keeps their pixels; "auto" does if they fit into a quarter of the free disk."""
+    if wanted == "off" or not draws or (wanted == "auto" and draws <= WORTH):
+        return False
+    cache.mkdir(parents=True, exist_ok=True)
+    size, free = about_bytes(images, resize), shutil.disk_usage(cache).free
+    keep = wanted == "on" or size <= free / 4
+    say(
+        f"image cache: {'on' if keep else 'off'} (about {amount(size)} for {images} images of {resize} px; "
+        f"{amount(free)} free in {cache})"
+    )
+    return keep
+
+
+def about_bytes(images: int, resize: int) -> int:
+    """The size of a cache if images are 4 : 3 on average; how long the long sides are is known only when it is there."""
+    return images * 3 * resize * resize * 4 // 3
+
+
+def open_image_cache(
+    paths: Sequence[Picture], views: ViewsConfig, cache: Path, workers: int, on_progress: Report
+) -> Opener:
+    """The pixels of these images, decoded now if the cache does not hold them."""
+    recipe = _recipe(paths, views, cache, workers, on_progress)
+    return Kept(open_store(cache / FOLDER, recipe), Files(paths, views))
+
+
+def missing_pixels(paths: Sequence[Picture], views: ViewsConfig, cache: Path) -> int:
+    """About how many bytes `open_image_cache` would write."""
+    return missing_bytes(cache / FOLDER, _recipe(paths, views, cache, 0, lambda done, total, note="": None))
+
+
+def _recipe(paths: Sequence[Picture], views: ViewsConfig, cache: Path, workers: int, on_progress: Report) -> Recipe:
+    files, contents = Files(paths, views), read_contents(paths, cache)
+
+    def compute(first: int) -> Generator[list[NDArray[np.uint8]]]:
+        batches = [list(range(i, min(i + BATCH, len(paths)))) for i in range(first, len(paths), BATCH)]
+        batches = batches[distributed.rank() :: distributed.count()]
+        loaded = ahead(_Records(files), batches, workers, _joined)
+        on_progress(first, len(paths))
+        for numbers, (blob, ends) in zip(batches, loaded, strict=True):
+            contents.require_unchanged(numbers)
+            yield np.split(blob.numpy(), ends[:-1])
+            on_progress(numbers[-1] + 1, len(paths))
+
+    def check(store: Store) -> bool:
+        return all(_same(store.read(number), _pack(files(number))) for number in recipe.sample(2))
+
+    facts = {
+        "format": FORMAT,
+        "images": contents.sha256,
+        "resize": views.short_side,
+        "decode": views.decode,
+        "upright": views.upright,
+        "decoders": _decoders(),
+    }
+    otherwise = "run.image_cache: off"
+    recipe = Recipe(
+        "image cache", facts, len(paths), about_bytes(len(paths), views.short_side), compute, check, otherwise
+    )
+    return recipe
+
+
+def _joined(records: list[NDArray[np.uint8] | str]) -> tuple[Tensor, NDArray[np.int64]] | str:
+    """One tensor of a batch's records, for a tensor comes back from a worker without a copy; and where each of them ends."""
+    reason = first_reason(records)
+    if reason is not None:
+        return reason
+    whole = [record for record in records if not isinstance(record, str)]
+    return torch.from_numpy(np.concatenate(whole)), np.cumsum([len(record) for record in whole])
+
+
+def _same(kept: NDArray[np.uint8] | None, computed: NDArray[np.uint8]) -> bool:
+    return kept is not None and np.array_equal(kept, computed)
+
+
+def _pack(image: Tensor) -> NDArray[np.uint8]:
+    return np.concatenate([np.array(image.shape[1:], SHAPE).view(np.uint8), image.numpy().ravel()])
+
+
+def _unpack(record: NDArray[np.uint8]) -> Tensor:
+    height, width = record[:8].view(SHAPE).tolist()
+    return torch.from_numpy(record[8:]).view(3, height, width)
+
+
+def _decoders() -> dict[str, str]:
+    """What turned files into pixels: another version may do it otherwise."""
+    found = {"debgcd": __version__}
+    for name in ("pillow", "pillow-heif", "simplejpeg", "torch"):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = ""
+    return found

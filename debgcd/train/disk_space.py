@@ -1,0 +1,109 @@
+"""Whether the disks have room for a run, asked before it begins and not when the last checkpoint is written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from debgcd.config.schema import Config
+from debgcd.data.manifest import Manifest
+from debgcd.errors import DataError
+from debgcd.methods import METHODS, create
+from debgcd.methods.base import Sizes
+from debgcd.methods.extras import remember
+from debgcd.model.backbone import Backbone
+from debgcd.model.network import Network
+from debgcd.system.files import amount, existing, free_bytes
+from debgcd.system.machine import cache_folder
+from debgcd.tokens.bank import bank_bytes, missing_views, stored_kinds, token_shape
+from debgcd.tokens.image_cache import about_bytes, missing_pixels
+from debgcd.train.loop import length
+
+ROW = 500  # bytes per image in the tables of a run, about
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a run writes to one place."""
+
+    what: str
+    place: Path
+    size: int  # bytes, about
+    otherwise: str  # how to do with less
+    missing: Callable[[], int] | None = None  # what of it is not there yet; takes time, as all images are hashed
+
+
+def require_room(config: Config, manifest: Manifest, backbone: Backbone, folder: Path) -> None:
+    """Refuse a run that does not fit on its disks, from where it stands; `config` with all but K decided."""
+    cache, paths, kinds = cache_folder(config.run.cache), manifest.training_paths, METHODS[config.method].views
+    own = max(0, run_bytes(config, manifest, backbone) - _written(folder))
+    begun = (folder / "config.yaml").exists()
+    needs = [
+        Need(
+            "checkpoints and model",
+            folder,
+            own,
+            "set run.keep to 1 in its config.yaml" if begun else "choose another run directory",
+        )
+    ]
+    without = "choose another cache folder, or do without it"
+    if config.views.bank == "on":
+        size = bank_bytes(len(paths), config.views, token_shape(backbone, config.views.crop), stored_kinds(kinds))
+        missing = partial(missing_views, backbone, paths, config.views, cache, kinds)
+        needs.append(Need("the view bank", cache, size, f"{without} (views.bank: off)", missing))
+    if config.run.image_cache == "on":
+        size, missing = (
+            about_bytes(len(paths), config.views.short_side),
+            partial(missing_pixels, paths, config.views, cache),
+        )
+        needs.append(Need("the image cache", cache, size, f"{without} (run.image_cache: off)", missing))
+    disks: dict[int, list[Need]] = {}
+    for need in needs:
+        disks.setdefault(os.stat(existing(need.place)).st_dev, []).append(need)
+    for shared in disks.values():
+        free = free_bytes(shared[0].place)
+        if sum(need.size for need in shared) > free:
+            shared = [replace(need, size=need.missing()) if need.missing else need for need in shared]
+        if sum(need.size for need in shared) > free:
+            listed = " and ".join(
+                f"{amount(need.size)} in {need.place} for {need.what}" for need in shared if need.size
+            )
+            largest = max(shared, key=lambda need: need.size)
+            raise DataError(
+                f"the run needs {listed}, but only {amount(free)} is free; free some space, or {largest.otherwise}"
+            )
+
+
+def run_bytes(config: Config, manifest: Manifest, backbone: Backbone) -> int:
+    """The most that a run's directory holds at one time, about: checkpoints, the best one, the model, the tables."""
+    images, known = len(manifest.training_rows), len(manifest.classes)
+    k = config.k or min(2 * known * config.k_times, images)
+    method = create(replace(config, k=k), Sizes(backbone.width, k, known, images))
+    with torch.device("meta"):  # only sizes are asked for
+        heads = method.heads()
+    network = Network(backbone, heads)
+    network.memory = method.memory(network)
+    remember(method, network)
+    model = _bytes(network.state().values())
+    momentum = _bytes(network.trained().values()) if method.trains else 0
+    long = length(config.schedule, images, method.trains)
+    saved = min(config.run.keep + 1, long.steps // config.run.checkpoint_every + 1)  # one more before the oldest goes
+    best = 2 * model * ((config.model_kept == "best-old") + (config.run.watch == "act" and method.trains))
+    own = saved * (model + momentum + _bytes(network.remembered().values())) + best + model + ROW * len(manifest)
+    return 2 * own if method.first is not None and config.start is None else own  # its first stage stays in a folder
+
+
+def _written(folder: Path) -> int:
+    """What a run has written already of what `run_bytes` counts."""
+    places = (folder / name for name in ("checkpoints", "model", "first"))
+    return sum(file.stat().st_size for place in places for file in place.rglob("*") if file.is_file())
+
+
+def _bytes(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
