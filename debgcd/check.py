@@ -21,7 +21,7 @@ from debgcd.novelty.vote import UNEVEN
 from debgcd.run.model_folder import views_label
 from debgcd.system.machine import cache_folder
 from debgcd.system.progress import progress
-from debgcd.tokens.bank import bank_bytes, token_shape
+from debgcd.tokens.bank import bank_bytes
 from debgcd.train.decide import decide
 from debgcd.train.loop import length
 from debgcd.train.quality import Level, Quality, levels
@@ -193,7 +193,7 @@ def _plan(manifest: Manifest, asked: Config) -> Plan:
         image_size=config.views.crop,
         views=views_label(config),
         bank_bytes=sum(
-            bank_bytes(images, own.views, token_shape(network, own.views.crop), METHODS[own.method].views)
+            bank_bytes(images, own.views, network.token_shape(own.views.crop), METHODS[own.method].views)
             for own, network in stages
             if own.views.bank == "on"
         ),

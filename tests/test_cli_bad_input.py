@@ -188,7 +188,7 @@ def test_a_place_that_cannot_be_written(
     elif place == "bank":
         monkeypatch.setattr("debgcd.tokens.bank._passes", refuse)
     else:
-        monkeypatch.setattr("debgcd.train.metrics.Metrics.write", lambda self, *_: refuse(self._path))
+        monkeypatch.setattr("debgcd.train.callbacks.Metrics.write", lambda self, *_: refuse(self._path))
     run = tmp_path / "run"
     said = train(shared_folder, run, "--bank", "on", "--cache", tmp_path / "cache")
     assert said.code == 3 and os.strerror(number) in said.complaint
@@ -304,7 +304,7 @@ def test_a_mistake_of_the_program_is_not_hidden(
     def mistake(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("debgcd.train.start.train", mistake)
+    monkeypatch.setattr("debgcd.train.start.fit", mistake)
     with pytest.raises(ZeroDivisionError):
         train(shared_folder, tmp_path / "run")
 

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from debgcd.data.sources import IMAGE_SUFFIXES
-from debgcd.errors import DataError, UsageError
 from debgcd.datasets.paper import data_sets
+from debgcd.errors import DataError, UsageError
 from debgcd.system.files import parse_json
 
 NAMES = ("cifar10", "cifar100", "imagenet100", "imagenet1k", "cub", "cars", "aircraft", "pets", "herbarium19")

@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from debgcd.methods.base import Method
-from debgcd.model.network import Network
+from debgcd.model.network import Network, Output
 from debgcd.system import distributed
 from debgcd.tokens.sources import Tokens, own_centre_batches
 
 TOP = 3
+BLOCK = 4096  # features that the heads take at once
 
 
 @dataclass(frozen=True)
@@ -40,12 +41,20 @@ def infer(
 
     None: all classifiers and detectors; what only training needs, such as a projection, never runs here.
     """
-    asked = {*method.answers, *((*method.detectors, *method.per_category) if heads is None else heads)}
+    asked = _asked(method, heads)
+    return _answers(method, (network(batch, asked) for batch in tokens))
+
+
+def _asked(method: Method, heads: Collection[str] | None) -> set[str]:
+    return {*method.answers, *((*method.detectors, *method.per_category) if heads is None else heads)}
+
+
+def _answers(method: Method, outputs: Iterable[Output]) -> Inference:
+    """What the heads say, batch by batch, as one."""
     top, probability, scores = [], [], []
     others: dict[str, list[Tensor]] = {}
-    for batch in tokens:
+    for output in outputs:
         distributed.heartbeat()
-        output = network(batch, asked)
         (_, p), *further = method.scores(output).items()
         best = p.topk(min(TOP, p.shape[1]), dim=1)
         top.append(best.indices)
@@ -71,7 +80,20 @@ def infer_shared(
     heads: Collection[str] | None = None,
 ) -> Inference:
     """As `infer`, of the centre crops of these images; each rank does a part of them, and all get the whole answer."""
-    own = infer(network, method, tokens.centre(own_centre_batches(numbers)), heads)
+    return _shared(infer(network, method, tokens.centre(own_centre_batches(numbers)), heads))
+
+
+@torch.no_grad()
+def infer_features(
+    network: Network, method: Method, feature: Tensor, heads: Collection[str] | None = None
+) -> Inference:
+    """As `infer_shared`, of images whose features rank 0 has: (N, width); other ranks give no rows."""
+    asked = _asked(method, heads)
+    return _shared(_answers(method, (network.from_feature(rows, asked) for rows in feature.split(BLOCK) if len(rows))))
+
+
+def _shared(own: Inference) -> Inference:
+    """The answers of all ranks, in their order."""
     names = distributed.all_gather([own.novelty is not None, list(own.others)])[0]  # rank 0 has images if any rank has
     return Inference(
         top=_collect(own.top),

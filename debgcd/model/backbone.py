@@ -3,7 +3,7 @@
     images (uint8) -> trunk -> tokens -> tail -> feature
 
 The trunk never changes during training, so its output for a given view is constant. It runs without gradient, and its
-tokens can be cached (see `train/bank.py`). Only the tail, the last n blocks, is tuned.
+tokens can be cached (see `tokens/bank.py`). Only the tail, the last n blocks, is tuned.
 """
 
 from __future__ import annotations
@@ -62,6 +62,17 @@ class Backbone(nn.Module):
     pixel_mean: Tensor  # (3, 1, 1), on the scale 0..255
     pixel_std: Tensor  # (3, 1, 1)
     precision: Precision = "fp32"  # of the trunk
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._token_shapes: dict[int, tuple[int, ...]] = {}
+
+    def token_shape(self, size: int) -> tuple[int, ...]:
+        """The shape of the tokens of one image of `size` pixels a side; a pass of the trunk the first time."""
+        if size not in self._token_shapes:
+            pixels = torch.zeros(1, 3, size, size, dtype=torch.uint8)
+            self._token_shapes[size] = tuple(self.trunk(pixels).shape[1:])
+        return self._token_shapes[size]
 
     def trunk(self, images: Tensor) -> Tensor:
         """The tokens of images, without gradient: (N, 3, H, W) uint8 -> (N, ...) float."""

@@ -8,9 +8,9 @@ from importlib import resources
 from typing import Any
 
 from debgcd.config.merge import parse_yaml
+from debgcd.datasets.paper import Number, table
 from debgcd.errors import UsageError, suggest
 from debgcd.methods import METHODS, require_method
-from debgcd.datasets.paper import Number, table
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from debgcd.datasets.paper import Number
 from debgcd.errors import DataError, DebgcdError
 from debgcd.reproduce.experiments import Experiment
 from debgcd.reproduce.grid import Cell
-from debgcd.datasets.paper import Number
 from debgcd.run.directory import open_run
 from debgcd.system.files import read_json
 

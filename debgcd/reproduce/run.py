@@ -10,11 +10,10 @@ from typing import Any, Literal
 
 from debgcd import config as configuration
 from debgcd.config.schema import Config
-from debgcd.datasets import Benchmark, facts_of, read_benchmark, resolve
+from debgcd.datasets import Benchmark, facts_of, paper, read_benchmark, resolve
 from debgcd.errors import DataError, DebgcdError
 from debgcd.methods import METHODS
 from debgcd.report.plots import draw, write_figure
-from debgcd.datasets import paper
 from debgcd.reproduce.bench.networks import trunk_type
 from debgcd.reproduce.experiments import Experiment
 from debgcd.reproduce.grid import Cell, ImageList, cell, devices, finish

@@ -93,11 +93,6 @@ def _stream(place: int) -> str:
     return f"bank/{('first', 'second')[place] if place < 2 else place + 1}"
 
 
-def token_shape(backbone: Backbone, size: int) -> tuple[int, ...]:
-    """The shape of one image's tokens."""
-    return tuple(backbone.trunk(torch.zeros(1, 3, size, size, dtype=torch.uint8)).shape[1:])
-
-
 def bank_bytes(images: int, views: ViewsConfig, shape: tuple[int, ...], kinds: Kinds = TWO_PLAIN) -> int:
     """The size of a bank on disk."""
     return images * _rows(views, kinds) * int(np.prod(shape)) * 2
@@ -155,7 +150,7 @@ def _recipe(
     on_progress: Callable[[int, int], None],
 ) -> Recipe:
     images, contents = from_files(paths, views), read_contents(paths, cache)
-    shape, stored, rows = token_shape(backbone, views.crop), stored_kinds(kinds), _rows(views, kinds)
+    shape, stored, rows = backbone.token_shape(views.crop), stored_kinds(kinds), _rows(views, kinds)
 
     def compute(first: int) -> Generator[list[NDArray[np.int16]]]:
         batches = [np.arange(i, min(i + BUILD_BATCH, len(paths))) for i in range(first, len(paths), BUILD_BATCH)]

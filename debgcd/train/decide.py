@@ -34,12 +34,11 @@ from debgcd.system import distributed
 from debgcd.system.files import amount, write_json, write_text
 from debgcd.system.machine import cache_folder
 from debgcd.system.progress import progress, say
-from debgcd.tokens.bank import bank_bytes, has_bank, stored_kinds, token_shape
+from debgcd.tokens.bank import bank_bytes, has_bank, stored_kinds
 from debgcd.tokens.image_cache import decide_image_cache
-from debgcd.tokens.sources import Tokens
 from debgcd.train.loop import length
 from debgcd.train.quality import settle
-from debgcd.train.setup import frozen_features
+from debgcd.train.setup import StartFeatures, standardised
 
 FEW_IMAGES = 5000  # 200 epochs of the paper are too few steps below this
 
@@ -208,7 +207,7 @@ def decide_bank(
             f"views.bank_views is {views.bank_views}, but a step draws {needed} different views of one kind; "
             f"use {needed} or more"
         )
-    size = bank_bytes(len(paths), views, token_shape(backbone, views.crop), kinds)
+    size = bank_bytes(len(paths), views, backbone.token_shape(views.crop), kinds)
     cache.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(cache).free
     takes = views.bank == "on" or size <= free / 2 or has_bank(backbone, paths, views, cache, kinds)
@@ -221,9 +220,9 @@ def decide_bank(
     return takes
 
 
-def decide_k(run: Run, backbone: Backbone, tokens: Tokens) -> Run:
+def decide_k(run: Run, backbone: Backbone, start: StartFeatures) -> Run:
     """Estimate K for a run that leaves it open; written to estimate.json and config.yaml, so that `resume` keeps it."""
-    features = frozen_features(backbone, tokens, run.manifest.training_paths)
+    features = standardised(backbone, start())
     k = distributed.from_rank0(lambda: _estimated_k(run, features))
     config = replace(run.config, k=k, prune=True)
     if distributed.rank() == 0:

@@ -21,7 +21,7 @@ from debgcd.model.backbone import Backbone
 from debgcd.model.network import Network
 from debgcd.system.files import amount, existing, free_bytes
 from debgcd.system.machine import cache_folder
-from debgcd.tokens.bank import bank_bytes, missing_views, stored_kinds, token_shape
+from debgcd.tokens.bank import bank_bytes, missing_views, stored_kinds
 from debgcd.tokens.image_cache import about_bytes, missing_pixels
 from debgcd.train.loop import length
 
@@ -54,7 +54,7 @@ def require_room(config: Config, manifest: Manifest, backbone: Backbone, folder:
     ]
     without = "choose another cache folder, or do without it"
     if config.views.bank == "on":
-        size = bank_bytes(len(paths), config.views, token_shape(backbone, config.views.crop), stored_kinds(kinds))
+        size = bank_bytes(len(paths), config.views, backbone.token_shape(config.views.crop), stored_kinds(kinds))
         missing = partial(missing_views, backbone, paths, config.views, cache, kinds)
         needs.append(Need("the view bank", cache, size, f"{without} (views.bank: off)", missing))
     if config.run.image_cache == "on":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from debgcd.cluster.kmeans import kmeans
 from debgcd.config.schema import Config
 from debgcd.errors import DataError
 from debgcd.evaluate import score
-from debgcd.infer.infer import Inference, features_shared, infer_shared
+from debgcd.infer.infer import Inference, infer_shared
 from debgcd.infer.predict import Prediction, prediction_table, predictions_csv
 from debgcd.methods import create
 from debgcd.novelty.vote import Neighbours
@@ -29,74 +28,15 @@ from debgcd.run.model_folder import Novel, save_model, views_label
 from debgcd.system import distributed
 from debgcd.system.files import csv_field, read_json, write_json, write_text
 from debgcd.system.progress import say
-from debgcd.tokens.sources import Tokens
+from debgcd.train.callbacks import Metrics
 from debgcd.train.continue_run import read_before
-from debgcd.train.metrics import measure
-from debgcd.train.setup import Setup, fresh_tokens
+from debgcd.train.evaluation import evaluate, unlabelled
+from debgcd.train.loop import hook_context, length, run_hook
+from debgcd.train.setup import Setup
 
 DUPLICATE = 0.8  # of the squared distance between the nearest two known classes
 EXCEED = 0.05  # share of the labelled images that look new to a detector without a calibration of its own
 FEWEST_KNOWN = 5  # with fewer there are too few pairs for a reliable minimum
-
-
-def unlabelled(setup: Setup, heads: Collection[str] | None = None) -> Inference:
-    """What the network says of the unlabelled training images; heads: as for `infer`."""
-    return infer_shared(setup.network, setup.method, setup.tokens, np.flatnonzero(setup.label < 0), heads)
-
-
-def evaluate(run: Run, setup: Setup, inference: Inference, heads: Collection[str] | None = None) -> dict[str, Any]:
-    """All measures on the unlabelled training images and, if there is one, on the test split; as in evaluation.json."""
-    if not run.manifest.has_truth:
-        raise DataError(
-            f"{run.folder / 'manifest.csv'} does not say what is true of the unlabelled images: train from a CSV with a "
-            "`truth` column to measure against"
-        )
-    result = {}
-    truth = run.manifest.truth_ids(run.manifest.training_rows[setup.label < 0])
-    if (truth >= 0).any():
-        result["unlabelled"] = measure(inference, truth, setup.known)
-    truth = run.manifest.truth_ids(run.manifest.test_rows)
-    if (truth >= 0).any():
-        numbers = np.arange(len(truth))
-        inference = infer_shared(setup.network, setup.method, _test_tokens(run, setup), numbers, heads)
-        result["test"] = measure(inference, truth, setup.known)
-    return result
-
-
-@torch.no_grad()
-def evaluate_during_training(run: Run, setup: Setup) -> dict[str, Any]:
-    """The same as the network stands. Where the categories are clusters, each split is clustered alone, without labels.
-
-    So does the public code of GCD, which keeps the epoch with the best Old accuracy of k-means on the test split.
-    """
-    network, method = setup.network, setup.method
-    if not method.clusters:
-        heads = {*method.per_category, *method.detectors} & network.learning  # the others are filled in the end
-        return evaluate(run, setup, unlabelled(setup, heads), heads)
-    free = np.flatnonzero(setup.label < 0)
-    result = {}
-    test = run.manifest.test_rows
-    for name, rows, tokens, numbers in (
-        ("unlabelled", run.manifest.training_rows[free], setup.tokens, free),
-        ("test", test, _test_tokens(run, setup), np.arange(len(test))),
-    ):
-        truth = run.manifest.truth_ids(rows)
-        if (truth >= 0).any():
-            feature = features_shared(network, tokens, numbers)
-            if distributed.rank():
-                continue  # rank 0 clusters and measures
-            unknown = torch.full((len(feature),), -1)
-            k = min(method.sizes.k, len(feature))
-            found = kmeans(normalize(feature, dim=1), unknown, k, seed=0, iterations=300).assignment  # as there
-            novelty = method.novelty(network.from_feature(feature, set(method.detectors) & network.learning))
-            category = found.cpu().numpy()[:, None]
-            said = None if novelty is None else novelty.cpu().numpy()
-            result[name] = measure(Inference(category, np.ones(category.shape, np.float32), said), truth, setup.known)
-    return result
-
-
-def _test_tokens(run: Run, setup: Setup) -> Tokens:
-    return fresh_tokens(run.config, run.manifest, setup.network.backbone, run.manifest.test_rows)
 
 
 def prune(setup: Setup, config: Config, inference: Inference) -> Setup:
@@ -148,7 +88,28 @@ def _distances(unit: Tensor) -> Tensor:
     return (2 - 2 * unit @ unit.T).fill_diagonal_(torch.inf)
 
 
-def finish(run: Run, setup: Setup, inference: Inference, scores: dict[str, Any] | None) -> None:
+def finish(run: Run, setup: Setup, hard_labels: Mapping[str, Any]) -> None:
+    """End a run: fill the heads that no gradient trains, drop categories that are not in use, measure, write.
+
+    hard_labels: what training still has to log with the last evaluation.
+    """
+    method = setup.method
+    run_hook(hook_context(run, setup, setup.label), method.settle)
+    setup = with_categories(setup, run.config, method.categories(setup.network))
+    inference = unlabelled(setup)
+    if run.config.prune:
+        setup = prune(setup, run.config, inference)
+        inference = unlabelled(setup)
+    scores = None
+    if run.manifest.has_truth:
+        scores = evaluate(run, setup, inference)
+        steps = length(run.config.schedule, len(setup.label), method.trains).steps
+        with Metrics(run, steps) as metrics:
+            metrics.write(steps, {"evaluation": scores, **hard_labels})
+    write_results(run, setup, inference, scores)
+
+
+def write_results(run: Run, setup: Setup, inference: Inference, scores: dict[str, Any] | None) -> None:
     """Write what a run ends with; predictions.csv comes last, so that where it is the rest is too."""
     novel = novelty_limit(setup)
     if distributed.rank():

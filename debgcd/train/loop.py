@@ -1,4 +1,4 @@
-"""Algorithm 1: training, from the first step or from a checkpoint to the written results.
+"""Algorithm 1: training, from the first step or from a checkpoint to the last step.
 
 Everything random is a function of (seed, step), so a run that was killed and resumed ends in the same bytes as one that
 never was.
@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,9 +34,7 @@ from debgcd.system import distributed
 from debgcd.system.files import write_json
 from debgcd.system.progress import progress as bar
 from debgcd.train import checkpoint
-from debgcd.train.finish import evaluate, evaluate_during_training, finish, prune, unlabelled, with_categories
-from debgcd.train.health import Watch
-from debgcd.train.metrics import Metrics, Utilisation
+from debgcd.train.callbacks import Callback, Checkpoints, Done, Evaluate, Log, Metrics, Utilisation, Watch
 from debgcd.train.optimiser import SGD, set_learning_rate, sgd
 from debgcd.train.setup import Setup
 from debgcd.train.stop import Interrupted, stop_requests
@@ -88,89 +87,78 @@ def step(
     return observed
 
 
-def train(run: Run, setup: Setup) -> None:
-    """Bring a run from where it stands to its end."""
+def fit(run: Run, setup: Setup) -> dict[str, Any]:
+    """Train a run from where it stands to its last step; returns what is still to be logged with the last evaluation."""
     config, network, method = run.config, setup.network, setup.method
     long = length(config.schedule, len(setup.label), method.trains)
     optimiser = sgd(network, config.schedule) if method.trains else None
-    label, group = (torch.from_numpy(ids).to(setup.device) for ids in (setup.taught, run.manifest.training_groups))
-    context = Context(network, setup.features, label, group)
-    utilisation = Utilisation(run.manifest, setup)
-    measurable = run.manifest.has_truth
-    choosy = measurable and config.model_kept == "best-old"
+    context = hook_context(run, setup, setup.taught)
+    digest, utilisation = run.digest, Utilisation(run.manifest, setup)
 
-    digest = run.digest
     resumed = checkpoint.resume(run.checkpoints, network, optimiser, digest)
     first = resumed or 0
+    if setup.start is not None and (resumed is not None or config.start is not None):
+        setup.start.forget()  # the network begins elsewhere
     if resumed is None:
-        _led(context, lambda context: _begin(run, setup, context))
+        run_hook(context, lambda context: _begin(run, setup, context))
 
     batches = _batches(setup, long, first, config.seed)
-    with Metrics(run, first) as metrics:
-        watch = Watch(run, setup, first, long.steps)
+    with Metrics(run, first) as metrics, bar("training") as report, stop_requests() as stop:
+        watch, saving = Watch(run, setup, first, long.steps), Checkpoints(run, setup, optimiser, digest)
+        log = Log(run, metrics, utilisation, report, long.steps)
+        callbacks: list[Callback] = [log, Evaluate(run, setup, metrics, utilisation), watch, saving]
         if resumed is None:
-            watch.look(0)
-            if measurable and method.trains and not method.clusters:
-                metrics.write(0, {"evaluation": evaluate_during_training(run, setup)})
-        with bar("training") as report, stop_requests() as stop:
-            for number in range(first, long.steps):
-                assert optimiser is not None  # a method that does not train has no steps
-                progress = Progress(number, long.steps, long.steps_per_epoch, config.schedule.by)
-                if number % long.steps_per_epoch == 0 and type(method).epoch is not Method.epoch:
-                    _led(context, partial(method.epoch, progress=progress))
-                lr = set_learning_rate(optimiser, config.schedule, long.batch, progress)
-                images, batch = next(batches)
-                observed = step(setup, optimiser, batch, progress, stop)
-                if not observed.finite:
-                    raise _not_finite(run, number, observed, images)
-
-                done, last = number + 1, number + 1 == long.steps
-                metrics.seen(len(images))
-                if done % config.run.log_every == 0 or last:
-                    shares = utilisation.shares(observed.hard_label, images)
-                    values = observed.values | {"epoch": done / long.steps_per_epoch, "lr": lr, **shares}
-                    values["images_per_second"] = metrics.images_per_second()
-                    metrics.write(done, values)
-                    report(done, long.steps, f"loss {values['loss']:.3f} · {values['images_per_second']:.0f} images/s")
-                if (choosy and last) or (
-                    measurable and not last and done % (config.run.eval_every * long.steps_per_epoch) == 0
-                ):
-                    scores = evaluate_during_training(run, setup)
-                    metrics.write(done, {"evaluation": scores, **utilisation.hard_labels()})
-                    if choosy and "test" in scores:
-                        old = scores["test"]["gcd"]["accuracy"]["old"]
-                        checkpoint.keep_best(run.checkpoints / "best", done, network, old)
-                watch.look(done)
-                if watch.problem is not None and config.run.watch == "act":
-                    watch.go_back()
-                    break
-                stopped = observed.stop or (
-                    distributed.count() == 1 and stop.is_set()
-                )  # one rank need not ask the others
-                if not last and (stopped or done % config.run.checkpoint_every == 0):
-                    checkpoint.save(run.checkpoints, done, network, optimiser, config.run.keep, digest)
-                if not last and stopped:
-                    distributed.barrier()  # until it is saved
-                    raise Interrupted
+            for callback in callbacks:
+                callback.before_training()
+        if setup.start is not None and first < long.steps:
+            setup.start.forget()
+        for number in range(first, long.steps):
+            assert optimiser is not None  # a method that does not train has no steps
+            progress = Progress(number, long.steps, long.steps_per_epoch, config.schedule.by)
+            if number % long.steps_per_epoch == 0 and type(method).epoch is not Method.epoch:
+                run_hook(context, partial(method.epoch, progress=progress))
+            lr = set_learning_rate(optimiser, config.schedule, long.batch, progress)
+            images, batch = next(batches)
+            observed = step(setup, optimiser, batch, progress, stop)
+            if not observed.finite:
+                raise _not_finite(run, number, observed, images)
+            done = _done(number + 1, long, images, observed, lr, stop)
+            if not all(callback.after_step(done) for callback in callbacks):
+                break
         if resumed != long.steps and watch.kept is None:
-            checkpoint.save(run.checkpoints, long.steps, network, optimiser, config.run.keep, digest)
+            saving.save(long.steps)
         if any(distributed.all_gather(stop.is_set())):  # in the last step
             raise Interrupted
-        checkpoint.restore_best(run.checkpoints / "best", network)
-        _led(replace(context, label=torch.from_numpy(setup.label).to(setup.device)), method.settle)
-        setup = with_categories(setup, config, method.categories(network))
-        inference = unlabelled(setup)
-        if config.prune:
-            setup = prune(setup, config, inference)
-            inference = unlabelled(setup)
-        final = evaluate(run, setup, inference) if measurable else None
-        if final is not None:
-            metrics.write(long.steps, {"evaluation": final, **utilisation.hard_labels()})
-        finish(run, setup, inference, final)
+    checkpoint.restore_best(run.checkpoints / "best", network)
+    return utilisation.hard_labels()
+
+
+def _done(
+    step: int, long: Length, images: NDArray[np.int64], observed: Observed, lr: float, stop: threading.Event
+) -> Done:
+    """A finished step for the callbacks."""
+    epochs, rest = divmod(step, long.steps_per_epoch)
+    return Done(
+        step,
+        images,
+        observed.values,
+        observed.hard_label,
+        lr,
+        epoch=step / long.steps_per_epoch,
+        epochs=None if rest else epochs,
+        last=step == long.steps,
+        stop=observed.stop or (distributed.count() == 1 and stop.is_set()),  # one rank need not ask the others
+    )
+
+
+def hook_context(run: Run, setup: Setup, label: NDArray[np.int64]) -> Context:
+    """What a method's hooks see: the labels of training, or all of them at the end."""
+    label_rows, group = (torch.from_numpy(ids).to(setup.device) for ids in (label, run.manifest.training_groups))
+    return Context(setup.network, setup.features, label_rows, group)
 
 
 @torch.no_grad()
-def _led(context: Context, hook: Callable[[Context], None]) -> None:
+def run_hook(context: Context, hook: Callable[[Context], None]) -> None:
     """Run a method's hook on rank 0. All ranks compute the features that it asks for, each time with rank 0's network."""
 
     def features() -> torch.Tensor:

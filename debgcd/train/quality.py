@@ -29,7 +29,7 @@ from debgcd.model.backbone import Backbone
 from debgcd.model.lite import VARIANTS
 from debgcd.model.precision import pick_device
 from debgcd.system.progress import duration
-from debgcd.tokens.bank import stored_kinds, token_shape
+from debgcd.tokens.bank import stored_kinds
 from debgcd.train.loop import length
 from debgcd.train.setup import build
 
@@ -171,7 +171,7 @@ def _measure(method: Method, backbone: Backbone, batch: int) -> tuple[float, flo
         if not method.trains:
             return trunk, 0.0
         rows = min(batch, 32)
-        tokens = torch.randn(len(method.views) * rows, *token_shape(backbone, size), device=device)
+        tokens = torch.randn(len(method.views) * rows, *backbone.token_shape(size), device=device)
     numbers = np.arange(rows)
     label = np.where(numbers % 2, numbers % method.sizes.known, -1)
     some = Batch.of(tokens, Draws(numbers, numbers % method.sizes.images), label, device)

@@ -36,6 +36,27 @@ FEWEST_LABELS = 10  # of a class from which some are held out
 FEWEST_HELD = 10  # in all; fewer say nothing
 
 
+class StartFeatures:
+    """Raw features of all training images before the first step: one pass, whoever asks first. Rank 0 gets them."""
+
+    def __init__(self, backbone: Backbone, tokens: Tokens, paths: Sequence[Picture]):
+        self._backbone, self._tokens, self._paths = backbone, tokens, paths
+        self._raw: Tensor | None = None
+        self.hold = True  # until the network changes
+
+    def __call__(self) -> Tensor:
+        """(N, width); of several ranks, the others get no rows. A collective."""
+        assert self.hold, "the network has changed"
+        if self._raw is None:
+            network = Network(self._backbone, nn.ModuleDict()).to(self._backbone.pixel_mean.device)
+            self._raw = finite_features(network, self._tokens, self._paths)
+        return self._raw
+
+    def forget(self) -> None:
+        """The network is about to change."""
+        self.hold, self._raw = False, None
+
+
 @dataclass(frozen=True)
 class Setup:
     """A run's moving parts; images are numbered as the training rows of the manifest."""
@@ -47,6 +68,7 @@ class Setup:
     held: NDArray[np.bool_]  # (N,) labelled images whose labels training never sees
     known: int
     paths: Sequence[Picture]  # (N,)
+    start: StartFeatures | None = None  # None: the network is not at its start
 
     @property
     def device(self) -> torch.device:
@@ -58,8 +80,23 @@ class Setup:
         return np.where(self.held, -1, self.label)
 
     def features(self) -> Tensor:
-        """(N, width) of all training images' centre crops, as the network stands."""
+        """(N, width) of all training images' centre crops, as the network stands; on rank 0."""
+        if self.at_start:
+            assert self.start is not None
+            return (self.start() - self.network.feature_mean) * self.network.feature_scale
         return finite_features(self.network, self.tokens, self.paths)
+
+    def features_of(self, images: NDArray[np.int64]) -> Tensor:
+        """(n, width) of these training images' centre crops, as the network stands; on rank 0."""
+        if not self.at_start:
+            return features_shared(self.network, self.tokens, images)
+        whole = self.features()
+        return whole[torch.from_numpy(images).to(whole.device)] if len(whole) else whole
+
+    @property
+    def at_start(self) -> bool:
+        """Whether the tail is still the pretrained one, so that one pass over the images serves all who ask."""
+        return self.start is not None and self.start.hold
 
 
 def open_tokens(config: Config, manifest: Manifest, backbone: Backbone, cache: Path) -> Tokens:
@@ -100,15 +137,15 @@ def fresh_tokens(config: Config, manifest: Manifest, backbone: Backbone, rows: N
     return FreshTokens(backbone, images, config.seed, workers(config))
 
 
-def prepare(run: Run, backbone: Backbone, tokens: Tokens) -> Setup:
-    """Build the network with its initial heads and memory."""
+def prepare(run: Run, backbone: Backbone, tokens: Tokens, start: StartFeatures | None = None) -> Setup:
+    """Build the network with its initial heads and memory. start: features of the images, where they may be known already."""
     known, label = len(run.manifest.classes), run.manifest.training_labels
     assert run.config.k is not None
     method = create(run.config, Sizes(backbone.width, run.config.k, known, len(label)))
     network = build(method, backbone).to(pick_device(run.config.run.device))
     share, group = run.config.run.held_out if method.trains else 0.0, run.manifest.training_groups
     held = held_out(label, share, run.config.seed, group)
-    return Setup(network, method, tokens, label, held, known, run.manifest.training_paths)
+    return Setup(network, method, tokens, label, held, known, run.manifest.training_paths, start)
 
 
 def held_out(
@@ -162,10 +199,14 @@ def finite_features(network: Network, tokens: Tokens, paths: Sequence[Picture]) 
 
 def frozen_features(backbone: Backbone, tokens: Tokens, paths: Sequence[Picture]) -> Tensor:
     """(N, width) of all training images' centre crops before any training, standardised where the backbone needs it."""
-    network = Network(backbone, nn.ModuleDict()).to(backbone.pixel_mean.device)
-    raw = finite_features(network, tokens, paths)
-    if distributed.rank():
+    return standardised(backbone, StartFeatures(backbone, tokens, paths)())
+
+
+def standardised(backbone: Backbone, raw: Tensor) -> Tensor:
+    """Raw features (N, width) as heads see them; on ranks without rows, nothing."""
+    if not len(raw):
         return raw
+    network = Network(backbone, nn.ModuleDict()).to(raw.device)
     network.standardise(raw)
     return (raw - network.feature_mean) * network.feature_scale
 

@@ -35,10 +35,11 @@ from debgcd.system.progress import progress, say
 from debgcd.train.continue_run import Before
 from debgcd.train.decide import decide, decide_k, run_backbone
 from debgcd.train.disk_space import require_room
-from debgcd.train.finish import evaluate, reviewed, unlabelled, write_evaluation
-from debgcd.train.loop import train
+from debgcd.train.evaluation import evaluate, unlabelled
+from debgcd.train.finish import finish, reviewed, write_evaluation
+from debgcd.train.loop import fit
 from debgcd.train.quality import Cost, decides, expected, levels, told
-from debgcd.train.setup import Setup, centre_tokens, open_tokens, prepare
+from debgcd.train.setup import Setup, StartFeatures, centre_tokens, open_tokens, prepare
 
 FINISHED = "finished"
 SEEN = 60.0  # seconds until a file of another machine must be seen
@@ -208,15 +209,17 @@ def _to_the_end(run: Run, backbone: Backbone) -> Run:
     distributed.barrier()  # all have read the run directory, which rank 0 may change from here on
     with _repeatable():
         tokens = open_tokens(run.config, run.manifest, backbone, cache_folder(run.config.run.cache))
+        start = StartFeatures(backbone, tokens, run.manifest.training_paths)
         if run.config.k is None:
             try:
-                run = decide_k(run, backbone, tokens)
+                run = decide_k(run, backbone, start)
             except (UsageError, DataError):
                 if distributed.rank() == 0:
                     (run.folder / "config.yaml").unlink()  # not begun: the folder is free for a try with a given K
                 raise
         run = _after_first_stage(run)
-        train(run, prepare(run, backbone, tokens))
+        setup = prepare(run, backbone, tokens, start)
+        finish(run, setup, fit(run, setup))
     return run
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from debgcd import config as configuration
+from debgcd.datasets import paper
+from debgcd.datasets.paper import Number
 from debgcd.errors import UsageError
 from debgcd.methods import METHODS
 from debgcd.report.plots import FIGURES
-from debgcd.datasets import paper
 from debgcd.reproduce.experiments import experiment, experiments
-from debgcd.datasets.paper import Number
 
 EXPERIMENTS = experiments()
 

@@ -17,8 +17,8 @@ from quick import train_arguments
 from debgcd.cli import main
 from debgcd.review.log import Log, read_review
 from debgcd.run.categories import categories, read_categories
+from debgcd.train.callbacks import Metrics
 from debgcd.train.continue_run import Before, Earlier
-from debgcd.train.metrics import Metrics
 
 Command = Callable[..., Any]
 

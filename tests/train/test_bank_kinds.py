@@ -37,7 +37,7 @@ from debgcd.errors import UsageError
 from debgcd.methods.base import Method
 from debgcd.model.backbone import Backbone, Cut
 from debgcd.model.lite import load_lite
-from debgcd.tokens.bank import BankTokens, bank_bytes, has_bank, open_bank, pick_views, stored_kinds, token_shape
+from debgcd.tokens.bank import BankTokens, bank_bytes, has_bank, open_bank, pick_views, stored_kinds
 from debgcd.tokens.sources import FreshTokens, MixedTokens
 from debgcd.train.decide import decide_bank
 from debgcd.train.setup import centre_tokens, open_tokens
@@ -132,7 +132,7 @@ def test_the_name_of_a_bank(tmp_path: Path, paths: list[Path]) -> None:
 def test_its_size_is_known_before(tmp_path: Path, paths: list[Path], kinds: Kinds) -> None:
     build(paths, tmp_path / "cache", kinds)
     (records,) = (tmp_path / "cache" / "banks").glob("*/records")
-    assert bank_bytes(7, VIEWS, token_shape(load_lite(1), 32), kinds) == records.stat().st_size
+    assert bank_bytes(7, VIEWS, load_lite(1).token_shape(32), kinds) == records.stat().st_size
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -287,7 +287,7 @@ def test_deciding_about_a_bank_counts_its_kinds(
     """Free space for twice a bank of plain views: no room for two kinds, unless they are there."""
     backbone, cache, auto = load_lite(1), tmp_path / "cache", replace(VIEWS, bank="auto")
     build(paths, cache, (SMALL, PLAIN))
-    room = 2 * bank_bytes(7, VIEWS, token_shape(backbone, 32))
+    room = 2 * bank_bytes(7, VIEWS, backbone.token_shape(32))
     monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": room}))
     assert decide_bank(wanting(TWO_PLAIN), backbone, paths, auto, cache)
     assert "for 3 views of 7 images" in capsys.readouterr().err

@@ -20,7 +20,7 @@ from debgcd.data.manifest import from_paths
 from debgcd.data.sampler import Sampler
 from debgcd.data.views import random_cuts
 from debgcd.methods import METHODS
-from debgcd.train.metrics import Utilisation
+from debgcd.train.callbacks import Utilisation
 
 Train = Callable[..., object]
 Command = Callable[..., Any]

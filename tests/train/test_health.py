@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from debgcd.train import health
-from debgcd.train.health import Signs, effective_rank, problem
+from debgcd.train import callbacks as health
+from debgcd.train.callbacks import Signs, effective_rank, problem
 from debgcd.train.setup import held_out
 
 FINE = Signs(rank=20.0, largest=0.2, spread=0.3, held_out=0.9, agreement=0.9)

@@ -83,7 +83,7 @@ def best_old(shared_csv: Path, arguments: Arguments, tmp_path_factory: pytest.Te
 # before the first checkpoint, at one, after one, at the end
 @pytest.mark.parametrize("step", tiered([1, 3, 8, STEPS], range(1, STEPS + 1)))
 def test_killed_at_every_step(on_bank: Reference, tmp_path: Path, step: int) -> None:
-    on_bank.kill(tmp_path / "run", at_call("debgcd.train.metrics.Metrics.write", step, after=True))
+    on_bank.kill(tmp_path / "run", at_call("debgcd.train.callbacks.Metrics.write", step, after=True))
     on_bank.resume(tmp_path / "run")
 
 
@@ -170,9 +170,9 @@ def test_killed_while_an_old_checkpoint_is_deleted(on_bank: Reference, tmp_path:
 
 def test_killed_again_and_again(on_bank: Reference, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    on_bank.kill(run, at_call("debgcd.train.metrics.Metrics.write", 2, after=True))
+    on_bank.kill(run, at_call("debgcd.train.callbacks.Metrics.write", 2, after=True))
     for _ in range(3):  # never gets past the next checkpoint but one
-        on_bank.kill(run, at_call("debgcd.train.metrics.Metrics.write", 4, after=True), again=True)
+        on_bank.kill(run, at_call("debgcd.train.callbacks.Metrics.write", 4, after=True), again=True)
     on_bank.resume(run)
 
 
@@ -207,7 +207,7 @@ def gcd(shared_csv: Path, arguments: Arguments, tmp_path_factory: pytest.TempPat
     ("target", "number"),
     [
         ("debgcd.train.optimiser.SGD.step", 2),
-        ("debgcd.train.loop.evaluate_during_training", 2),
+        ("debgcd.train.callbacks.evaluate_during_training", 2),
         ("debgcd.methods.gcd.GCD.settle", 1),  # at the end
         ("debgcd.train.checkpoint.save", 4),
     ],
@@ -332,7 +332,7 @@ def test_resumed_at_once_though_a_loader_worker_outlives_the_kill(on_fresh: Refe
     """A worker notices only seconds later that its parent is gone; what it inherited must not lock the run."""
     run = tmp_path / "run"
     words = [*on_fresh.arguments(run), "--workers", "1"]
-    hook = at_call("debgcd.train.metrics.Metrics.write", 5, after=True)
+    hook = at_call("debgcd.train.callbacks.Metrics.write", 5, after=True)
     assert debgcd(words, tmp_path / "log", hook) == -signal.SIGKILL
     on_fresh.resume(run)
 
@@ -340,7 +340,7 @@ def test_resumed_at_once_though_a_loader_worker_outlives_the_kill(on_fresh: Refe
 INTERRUPTED = """
 import os, signal, sys
 from debgcd.cli import main
-from debgcd.train.metrics import Metrics
+from debgcd.train.callbacks import Metrics
 write = Metrics.write
 def interrupt(self, step, values):
     write(self, step, values)
@@ -385,7 +385,7 @@ def test_a_second_ctrl_c_stops_at_once(on_bank: Reference, tmp_path: Path) -> No
     on_bank.resume(run)
 
 
-@pytest.mark.parametrize("target", ["debgcd.train.finish.save_model", "debgcd.train.loop.unlabelled"])
+@pytest.mark.parametrize("target", ["debgcd.train.finish.save_model", "debgcd.train.finish.unlabelled"])
 def test_ctrl_c_after_the_steps_stops_at_once(on_bank: Reference, tmp_path: Path, target: str) -> None:
     run, log = tmp_path / "run", tmp_path / "log"
     hook = at_call(target, 1, lambda: os.kill(os.getpid(), signal.SIGINT), after=True)

@@ -177,14 +177,15 @@ def test_groups_of_the_optimiser() -> None:
 def test_only_tail_and_heads_change(
     train: Train, shared_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original, seen = loop.train, []
+    original, seen = loop.fit, []
 
-    def watched(run: Any, setup: Setup) -> None:
+    def watched(run: Any, setup: Setup) -> dict[str, Any]:
         before = {name: value.clone() for name, value in setup.network.state_dict().items()}
-        original(run, setup)
+        last = original(run, setup)
         seen.append((setup.network, before))
+        return last
 
-    monkeypatch.setattr("debgcd.train.start.train", watched)
+    monkeypatch.setattr("debgcd.train.start.fit", watched)
     assert train(shared_folder, tmp_path / "run").code == 0
     ((network, before),) = seen
     trained = {f"backbone.tuned.{name}" for name, _ in network.backbone.tuned.named_parameters()}

@@ -36,7 +36,7 @@ Command = Callable[..., Any]
 def stopped(shared_folder: Path, arguments: Callable[..., list[str]], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of 12 steps that was killed after the seventh; its newest checkpoints are of steps 3 and 6."""
     run = tmp_path_factory.mktemp("stopped") / "run"
-    hook = at_call("debgcd.train.metrics.Metrics.write", 7, after=True)
+    hook = at_call("debgcd.train.callbacks.Metrics.write", 7, after=True)
     assert debgcd(arguments(shared_folder, run), run.parent / "log", hook) == -signal.SIGKILL
     return run
 

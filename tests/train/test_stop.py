@@ -30,7 +30,7 @@ PHASES = {
     "building a bank": "debgcd.tokens.bank._passes",
     "clustering": "debgcd.methods.kmeans.kmeans",
     "training": "debgcd.train.optimiser.SGD.step",
-    "evaluating": "debgcd.train.loop.unlabelled",
+    "evaluating": "debgcd.train.finish.unlabelled",
     "finishing": "debgcd.train.finish.save_model",
 }
 BEFORE = ("reading images", "deciding", "hashing images", "beginning")  # there is nothing yet to be resumed
@@ -83,7 +83,7 @@ def test_how_to_go_on_is_said_in_every_phase(
 TERMINATED = """
 import os, signal, sys
 from debgcd.cli import main
-from debgcd.train.metrics import Metrics
+from debgcd.train.callbacks import Metrics
 write = Metrics.write
 def terminate(self, step, values):
     write(self, step, values)

@@ -76,10 +76,10 @@ def test_begun_at_the_same_instant(
     assert result(run) == alone[SEEDS[winner]]
 
 
-PLACES = ["scan", "decide", "create_run", "open_tokens", "train"]
+PLACES = ["scan", "decide", "create_run", "open_tokens", "fit"]
 
 
-@pytest.mark.parametrize("place", tiered(["decide", "train"], PLACES))
+@pytest.mark.parametrize("place", tiered(["decide", "fit"], PLACES))
 def test_begun_while_another_run_begins(
     train: Train, alone: dict[int, tuple[str, str, str]], tmp_path: Path, place: str
 ) -> None:
@@ -114,7 +114,7 @@ def test_found_finished_though_it_was_new_a_moment_ago(
 
 def test_resumed_twice(train: Train, alone: dict[int, tuple[str, str, str]], tmp_path: Path) -> None:
     run = tmp_path / "run"
-    debgcd(train(run, 0), tmp_path / "log", at_call("debgcd.train.metrics.Metrics.write", 5))
+    debgcd(train(run, 0), tmp_path / "log", at_call("debgcd.train.callbacks.Metrics.write", 5))
     assert not (run / "predictions.csv").exists()
     code = tmp_path / "code"
 

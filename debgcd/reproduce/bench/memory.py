@@ -30,9 +30,10 @@ from debgcd.reproduce.bench.session import Session, Shape, Work, anonymous_bytes
 from debgcd.run.categories import categories
 from debgcd.run.directory import create as create_run
 from debgcd.system.progress import progress, say
-from debgcd.tokens.bank import open_bank, token_shape
+from debgcd.tokens.bank import open_bank
 from debgcd.tokens.sources import CENTRE_BATCH
-from debgcd.train.loop import train
+from debgcd.train.finish import finish
+from debgcd.train.loop import fit
 from debgcd.train.setup import prepare
 
 MOST = 3.0  # GiB
@@ -68,7 +69,7 @@ def _training_peak(session: Session, shape: Shape, images: int) -> float:
     say(f"memory, {shape.name}, {images} images:")
     backbone = ours(session, shape, TUNED_BLOCKS).network.backbone
     bank = session.folder / f"memory-{images}.bank"
-    rows = (images, sizes.memory_views + 1, *token_shape(backbone, sizes.views.crop))
+    rows = (images, sizes.memory_views + 1, *backbone.token_shape(sizes.views.crop))
     config = session.config()
     config = replace(
         config,
@@ -102,7 +103,8 @@ def train_on_bank(config: Config, known: int, bank: Path, rows: tuple[int, ...],
     )
     backbone = load_backbone(config.backbone.name, tuned_blocks=TUNED_BLOCKS, image_size=config.views.crop)
     run = create_run(folder, config, manifest, Contents(manifest.paths, [b""] * rows[0], []))
-    train(run, prepare(run, backbone, read_bank(bank, rows)))
+    setup = prepare(run, backbone, read_bank(bank, rows))
+    finish(run, setup, fit(run, setup))
 
 
 def _building_peak(session: Session, shape: Shape) -> tuple[float, int]:

@@ -23,7 +23,7 @@ from debgcd.model.load import load_backbone
 from debgcd.model.network import Network
 from debgcd.model.precision import pick_precision
 from debgcd.reproduce.bench.session import Session, Shape
-from debgcd.tokens.bank import BankTokens, token_shape
+from debgcd.tokens.bank import BankTokens
 from debgcd.train.optimiser import SGD, sgd
 from debgcd.train.setup import build
 
@@ -167,7 +167,7 @@ def read_bank(path: Path, shape: tuple[int, ...]) -> BankTokens:
 
 def bank_for(session: Session, trainee: Trainee, images: int) -> BankTokens:
     """A bank of random tokens for this number of images."""
-    shape = (images, BANK_VIEWS + 1, *token_shape(trainee.network.backbone, session.sizes.views.crop))
+    shape = (images, BANK_VIEWS + 1, *trainee.network.backbone.token_shape(session.sizes.views.crop))
     path = session.folder / f"{'-'.join(map(str, shape))}.bank"
     session.once(path, lambda: write_random_bank(path, shape))
     return read_bank(path, shape)
