@@ -20,7 +20,7 @@ from grid import classes_in_turn, finished_run, mean_and_error, scores, settings
 from debgcd import config as configuration
 from debgcd.data.sources import read_manifest
 from debgcd.reproduce.bench.networks import trunk_type
-from debgcd.reproduce.scale import classes_of
+from debgcd.reproduce.experiments import classes_of
 from debgcd.system.machine import facts
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -14,8 +14,8 @@ from debgcd.config.schema import Config
 from debgcd.data.manifest import Manifest
 from debgcd.demo import digits
 from debgcd.errors import DataError
+from debgcd.reproduce.experiments import part
 from debgcd.reproduce.run import read_first
-from debgcd.reproduce.scale import part
 from debgcd.run.directory import Run, require_new
 from debgcd.system.progress import say
 from debgcd.train.start import begin, resume

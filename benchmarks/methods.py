@@ -28,10 +28,9 @@ from measured import cost_file  # noqa: E402
 from debgcd import config as configuration  # noqa: E402
 from debgcd.config.schema import Config  # noqa: E402
 from debgcd.methods import METHODS, require_method  # noqa: E402
+from debgcd.reproduce.experiments import classes_of  # noqa: E402
 from debgcd.reproduce.grid import Cell, ImageList, cell, finish, settings_digest  # noqa: E402
-from debgcd.reproduce.results import result  # noqa: E402
-from debgcd.reproduce.scale import classes_of  # noqa: E402
-from debgcd.reproduce.table import markdown  # noqa: E402
+from debgcd.reproduce.table import markdown, result  # noqa: E402
 from debgcd.system.files import read_json, write_json  # noqa: E402
 from debgcd.system.machine import cache_folder, cores, facts  # noqa: E402
 from debgcd.train.start import first_config  # noqa: E402

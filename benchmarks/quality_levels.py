@@ -19,7 +19,7 @@ from grid import images_of, scores, write_between
 
 from debgcd import config as configuration
 from debgcd.reproduce.bench.networks import trunk_type
-from debgcd.reproduce.scale import classes_of
+from debgcd.reproduce.experiments import classes_of
 from debgcd.system.machine import cache_folder, facts
 from debgcd.system.progress import duration
 from debgcd.train.start import begin

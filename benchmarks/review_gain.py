@@ -35,7 +35,7 @@ from debgcd.evaluate import clustering_accuracy
 from debgcd.infer.infer import infer_shared
 from debgcd.report.look import look
 from debgcd.report.trust import order_of_interest
-from debgcd.reproduce.scale import classes_of
+from debgcd.reproduce.experiments import classes_of
 from debgcd.review.log import Log, read_review
 from debgcd.review.state import ACCEPTED
 from debgcd.run.directory import Run, open_run, require_new

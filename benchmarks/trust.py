@@ -22,8 +22,8 @@ from scipy.stats import spearmanr
 from debgcd import config as configuration
 from debgcd.report.look import Look, look
 from debgcd.report.trust import PARTS
+from debgcd.reproduce.experiments import classes_of
 from debgcd.reproduce.grid import Cell, ImageList, cell, devices, finish
-from debgcd.reproduce.scale import classes_of
 from debgcd.system.machine import cache_folder, facts
 from debgcd.train.start import finished_run
 

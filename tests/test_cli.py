@@ -19,7 +19,7 @@ from PIL import Image
 from shared_runs import SharedRuns
 from tiers import tiered
 
-from debgcd.commands.show import print_scores
+from debgcd.commands.output import print_scores
 from debgcd.evaluate import score
 from debgcd.methods import METHODS as THERE
 
@@ -372,7 +372,7 @@ def test_a_run_ends_with_a_table_in_plain_words(train: Train, shared_csv: Path, 
 
 
 def test_long_names_and_many_files_fit_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
-    from debgcd.commands.show import print_found
+    from debgcd.commands.output import print_found
     from debgcd.run.categories import categories
     from debgcd.run.model_folder import Novel
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from debgcd.reproduce.bench.results import BEGIN, END, Line
+from debgcd.reproduce.bench.session import BEGIN, END, Line
 
 Command = Callable[..., Any]
 

@@ -32,7 +32,7 @@ from debgcd.data.image.crop import Box, Crop  # noqa: E402
 from debgcd.data.manifest import Manifest  # noqa: E402
 from debgcd.reproduce.bench.networks import trunk_type  # noqa: E402
 from debgcd.reproduce.grid import Cell, ImageList, cell, devices, finish  # noqa: E402
-from debgcd.reproduce.results import result  # noqa: E402
+from debgcd.reproduce.table import result  # noqa: E402
 from debgcd.system.files import read_json  # noqa: E402
 from debgcd.system.machine import cache_folder, cores, facts  # noqa: E402
 

@@ -26,9 +26,9 @@ from page import write_page  # noqa: E402
 
 from debgcd import config as configuration  # noqa: E402
 from debgcd.reproduce.bench.networks import trunk_type  # noqa: E402
+from debgcd.reproduce.experiments import classes_of  # noqa: E402
 from debgcd.reproduce.grid import Cell, ImageList, cell, devices, finish  # noqa: E402
-from debgcd.reproduce.results import result  # noqa: E402
-from debgcd.reproduce.scale import classes_of  # noqa: E402
+from debgcd.reproduce.table import result  # noqa: E402
 from debgcd.system.machine import cache_folder, cores, facts  # noqa: E402
 
 ROOT = HERE.parent.parent

@@ -16,8 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from debgcd.cluster.blocks import Points, one_thread_each, read
-from debgcd.cluster.lloyd import Finished, Fixed, fix, lloyd
+from debgcd.cluster.lloyd import Finished, Fixed, Points, fix, lloyd, one_thread_each, read
 from debgcd.data.sampler import uniform
 
 POOL = 64  # candidates for first centres per cluster; of more points, a random sample is enough

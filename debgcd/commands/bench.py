@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from debgcd.commands.arguments import Subparsers, add_command
-from debgcd.commands.output import add_force, require_free, require_harmless
-from debgcd.commands.show import table
+from debgcd.commands.output import add_force, require_free, require_harmless, table
 from debgcd.errors import UsageError, suggest
 from debgcd.reproduce.bench import PARTS
 from debgcd.system.progress import escaped
 
 if TYPE_CHECKING:
-    from debgcd.reproduce.bench.results import Line
+    from debgcd.reproduce.bench.session import Line
 
 BACKBONES = ("vit-s16", "vit-b16")
 
@@ -63,9 +62,8 @@ def bench(options: argparse.Namespace) -> None:
         require_free(options, "-o", options.out)
         options.out.parent.mkdir(parents=True, exist_ok=True)
 
-    from debgcd.reproduce.bench.results import require_markers, write_table
     from debgcd.reproduce.bench.run import run
-    from debgcd.reproduce.bench.session import SHAPES, Session
+    from debgcd.reproduce.bench.session import SHAPES, Session, require_markers, write_table
     from debgcd.system.files import write_json
 
     if options.table is not None:
@@ -86,7 +84,7 @@ def bench(options: argparse.Namespace) -> None:
 
 
 def _show(lines: list[Line]) -> None:
-    from debgcd.reproduce.bench.results import HEAD, cells
+    from debgcd.reproduce.bench.session import HEAD, cells
 
     entries = [line.to_json() for line in lines]
     table(HEAD[1:], [cells(entry)[1:] for entry in entries])

@@ -14,8 +14,7 @@ from debgcd.commands.arguments import (
     configured,
     read_source,
 )
-from debgcd.commands.output import add_force, require_free
-from debgcd.commands.show import print_json, table
+from debgcd.commands.output import add_force, print_json, require_free, table
 from debgcd.errors import DataError
 from debgcd.system.progress import duration, escaped
 

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from debgcd.commands.arguments import BENCHMARKS, Subparsers, add_command
-from debgcd.commands.show import print_json
+from debgcd.commands.output import print_json
 
 WIDTH = 46  # of the column before the reasons
 

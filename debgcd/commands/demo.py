@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 
 from debgcd.commands.arguments import Subparsers, absolute, add_cache, add_command
+from debgcd.commands.output import percent, table
 from debgcd.commands.report import add_no_report, report_at_the_end
-from debgcd.commands.show import percent, table
 from debgcd.system.progress import escaped
 
 

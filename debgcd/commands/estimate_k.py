@@ -15,8 +15,7 @@ from debgcd.commands.arguments import (
     configured,
     read_source,
 )
-from debgcd.commands.output import add_force, require_free
-from debgcd.commands.show import print_json
+from debgcd.commands.output import add_force, print_json, require_free
 from debgcd.errors import UsageError
 
 OF_IMAGES = (

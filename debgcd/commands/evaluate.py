@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from debgcd.commands.arguments import Subparsers, add_command
-from debgcd.commands.show import print_accuracy, print_json, print_scores
+from debgcd.commands.output import print_accuracy, print_json, print_scores
 from debgcd.system.progress import escaped
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from debgcd.commands.arguments import Subparsers, add_command
-from debgcd.commands.show import table
+from debgcd.commands.output import table
 
 
 def add(subparsers: Subparsers) -> None:

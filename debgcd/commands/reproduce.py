@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from debgcd.commands.arguments import BENCHMARKS, Subparsers, add_cache, add_command
-from debgcd.commands.show import table
+from debgcd.commands.output import table
 from debgcd.errors import DataError, UsageError
 from debgcd.system.progress import escaped
 

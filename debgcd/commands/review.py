@@ -60,9 +60,8 @@ def _apply(log: Log, other: Path) -> None:
 def _page(options: argparse.Namespace, run: Run, log: Log) -> None:
     """Serve the page until it is stopped; the URL is printed as soon as it can be opened."""
     from debgcd.review.page.desk import Desk
-    from debgcd.review.page.guard import HOST
     from debgcd.review.page.pictures import Pictures
-    from debgcd.review.page.server import build, listen, require_packages, serve
+    from debgcd.review.page.server import HOST, build, listen, require_packages, serve
     from debgcd.system.machine import cache_folder
 
     require_packages()

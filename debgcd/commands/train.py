@@ -16,8 +16,8 @@ from debgcd.commands.arguments import (
     configured,
     read_source,
 )
+from debgcd.commands.output import print_found
 from debgcd.commands.report import add_no_report, report_at_the_end
-from debgcd.commands.show import print_found
 from debgcd.errors import UsageError
 from debgcd.system import distributed
 from debgcd.system.progress import escaped

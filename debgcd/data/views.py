@@ -1,8 +1,7 @@
 """Views of an image as tensor operations on uint8: resize the short side, crop, maybe flip, maybe change the colours.
 
 A `View` is a kind of view; a cut is the list of random numbers that makes one view of it. Each number of the list has one
-meaning for all kinds, and a kind ignores those that it does not need.
-"""
+meaning for all kinds, and a kind ignores those that it does not need."""
 
 from __future__ import annotations
 
@@ -14,8 +13,52 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from debgcd.data import colour
 from debgcd.data.sampler import uniform
+
+
+def brightness(pixels: Tensor, factor: float) -> Tensor:
+    """Factor 0 is black, 1 the image itself."""
+    return (pixels * factor).clamp(0, 255)
+
+
+def contrast(pixels: Tensor, factor: float) -> Tensor:
+    """Factor 0 is the image's mean grey level everywhere, 1 the image itself."""
+    levels = luma(pixels).round().to(torch.int64)
+    return _blend(pixels, int(levels.sum()) / levels.numel(), factor)
+
+
+def saturation(pixels: Tensor, factor: float) -> Tensor:
+    """Factor 0 is the grey image, 1 the image itself."""
+    return _blend(pixels, luma(pixels), factor)
+
+
+def hue(pixels: Tensor, turn: float) -> Tensor:
+    """The hue of each pixel in HSV, turned by this part of a whole turn: 1/3 makes red green, green blue and blue red."""
+    red, green, blue = pixels
+    value = pixels.amax(0)
+    chroma = value - pixels.amin(0)
+    some = chroma.where(chroma > 0, 1.0)  # a grey pixel has no hue: any will do
+    sixths = torch.where(
+        value == red,
+        (green - blue) / some,
+        torch.where(value == green, (blue - red) / some + 2, (red - green) / some + 4),
+    )
+    sixths = sixths + 6 * turn
+    k = torch.stack([sixths + 5, sixths + 3, sixths + 1])  # of red, green and blue
+    k = k - 6 * (k / 6).floor()
+    return value - chroma * torch.minimum(k, 4 - k).clamp(0, 1)
+
+
+def luma(pixels: Tensor) -> Tensor:
+    """(3, h, w) -> (1, h, w): the grey level of each pixel, by the weights of ITU-R 601-2."""
+    red, green, blue = pixels
+    return (0.299 * red + 0.587 * green + 0.114 * blue)[None]
+
+
+def _blend(pixels: Tensor, other: Tensor | float, factor: float) -> Tensor:
+    """Between `other` (factor 0) and the image (1), or beyond it."""
+    return (factor * pixels + (1 - factor) * other).clamp(0, 255)
+
 
 # Numbers in [0, 1), (..., PARTS): two offsets of the crop as shares of the free space (nan: in the middle); flip; the crop's
 # area and aspect ratio; brightness, contrast, saturation and hue; grey.
@@ -122,10 +165,10 @@ def _recolour(pixels: Tensor, cut: Cuts, jitter: float, grey: bool) -> Tensor:
     found = pixels.float()
     if jitter:
         change = (2 * cut - 1) * np.array(COLOURS) * jitter
-        found = colour.brightness(found, 1 + float(change[0]))
-        found = colour.contrast(found, 1 + float(change[1]))
-        found = colour.saturation(found, 1 + float(change[2]))
-        found = colour.hue(found, float(change[3]))
+        found = brightness(found, 1 + float(change[0]))
+        found = contrast(found, 1 + float(change[1]))
+        found = saturation(found, 1 + float(change[2]))
+        found = hue(found, float(change[3]))
     if grey:
-        found = colour.luma(found).expand(3, -1, -1)
+        found = luma(found).expand(3, -1, -1)
     return found.round().to(torch.uint8)

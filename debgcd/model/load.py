@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from debgcd.errors import DataError, UsageError
-from debgcd.model.backbone import Backbone
+from debgcd.model.backbone import Backbone, Precision
 from debgcd.model.lite import VARIANTS, load_lite
-from debgcd.model.precision import Precision
 
 DEFAULT = "facebook/dino-vitb16"
 

@@ -22,8 +22,16 @@ from torch import Tensor, nn
 from debgcd.errors import DataError, UsageError
 from debgcd.model.backbone import Backbone, Identity
 from debgcd.model.folded import Rotation, cls_attention, cls_row, first_block
-from debgcd.model.hub import IMAGENET_MEAN, IMAGENET_STD, Pretrained, download, line, read_folder, some
-from debgcd.model.original import read_original
+from debgcd.model.weights import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    Pretrained,
+    download,
+    line,
+    read_folder,
+    read_original,
+    some,
+)
 
 # The hub's model_type -> prefix of the class names in `transformers`.
 FAMILIES = {

@@ -17,10 +17,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from debgcd import __version__
 from debgcd.data.image.crop import Picture
 from debgcd.errors import DataError, DebgcdError
-from debgcd.report.describe import SHOWN, UNSURE, Description, describe, duplicates
+from debgcd.report.describe import SHOWN, UNSURE, Description, describe, duplicates, project
 from debgcd.report.look import Look, look
 from debgcd.report.plots import draw, image_file
-from debgcd.report.project import project
 from debgcd.report.thumbnails import fingerprints, thumbnails
 from debgcd.report.trust import order_of_interest
 from debgcd.run.directory import Run

@@ -15,11 +15,9 @@ from debgcd.errors import DataError, DebgcdError
 from debgcd.methods import METHODS
 from debgcd.report.plots import draw, write_figure
 from debgcd.reproduce.bench.networks import trunk_type
-from debgcd.reproduce.experiments import Experiment
+from debgcd.reproduce.experiments import Experiment, Small, classes_of, part
 from debgcd.reproduce.grid import Cell, ImageList, cell, devices, finish
-from debgcd.reproduce.results import Outcome, result
-from debgcd.reproduce.scale import Small, classes_of, part
-from debgcd.reproduce.table import page
+from debgcd.reproduce.table import Outcome, page, result
 from debgcd.run.directory import open_run
 from debgcd.system import distributed
 from debgcd.system.files import lock, write_json, write_text

@@ -24,9 +24,9 @@ from debgcd.data.manifest import text
 from debgcd.errors import DataError, UsageError
 from debgcd.methods import METHODS, create
 from debgcd.methods.base import Method, Sizes
+from debgcd.model.backbone import pick_device, pick_precision
 from debgcd.model.load import load_backbone
 from debgcd.model.network import Network
-from debgcd.model.precision import pick_device, pick_precision
 from debgcd.run.categories import RESTORE, Category, read_categories
 from debgcd.system.files import new_folder, read_json, write_json, write_text
 from debgcd.system.machine import versions

@@ -25,9 +25,8 @@ from debgcd.data.manifest import Manifest
 from debgcd.errors import DataError, UsageError
 from debgcd.methods import METHODS
 from debgcd.methods.base import Method
-from debgcd.model.backbone import Backbone
+from debgcd.model.backbone import Backbone, gains_from_bf16, pick_device, pick_precision
 from debgcd.model.load import load_backbone, load_default
-from debgcd.model.precision import gains_from_bf16, pick_device, pick_precision
 from debgcd.run.directory import Run
 from debgcd.run.model_folder import Model, load_model
 from debgcd.system import distributed

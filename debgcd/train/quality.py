@@ -25,9 +25,8 @@ from debgcd.data.manifest import Manifest
 from debgcd.data.sampler import Draws
 from debgcd.methods import METHODS, create
 from debgcd.methods.base import Batch, Method, Sizes
-from debgcd.model.backbone import Backbone
+from debgcd.model.backbone import Backbone, pick_device
 from debgcd.model.lite import VARIANTS
-from debgcd.model.precision import pick_device
 from debgcd.system.progress import duration
 from debgcd.tokens.bank import stored_kinds
 from debgcd.train.loop import length

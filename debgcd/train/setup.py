@@ -21,10 +21,9 @@ from debgcd.infer.infer import features_shared
 from debgcd.methods import METHODS, create
 from debgcd.methods.base import Method, Sizes
 from debgcd.methods.extras import remember
-from debgcd.model.backbone import Backbone
+from debgcd.model.backbone import Backbone, pick_device
 from debgcd.model.heads import reset_heads
 from debgcd.model.network import Network
-from debgcd.model.precision import pick_device
 from debgcd.run.directory import Run
 from debgcd.system import distributed
 from debgcd.system.progress import progress

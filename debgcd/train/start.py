@@ -23,8 +23,7 @@ from debgcd.data.scan import scan
 from debgcd.errors import DataError, UsageError
 from debgcd.methods import METHODS, require_method, require_package
 from debgcd.methods.base import FirstStage
-from debgcd.model.backbone import Backbone
-from debgcd.model.precision import pick_device
+from debgcd.model.backbone import Backbone, pick_device
 from debgcd.run.directory import IMAGES, Run, finished_run, new_run, open_run, require_same_images
 from debgcd.run.directory import create as create_run
 from debgcd.run.model_folder import Model, load_model

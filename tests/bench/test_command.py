@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from debgcd.reproduce.bench import PARTS
-from debgcd.reproduce.bench.results import BEGIN, END, Line
-from debgcd.reproduce.bench.session import Session
+from debgcd.reproduce.bench.session import BEGIN, END, Line, Session
 
 
 @pytest.fixture

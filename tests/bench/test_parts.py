@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from toy import SHAPE, SIZES, toy
 
-from debgcd.reproduce.bench import PARTS, decode, memory, predict, training
+from debgcd.reproduce.bench import PARTS, decode, memory, training
 from debgcd.reproduce.bench.decode import photographs
 from debgcd.reproduce.bench.run import MEASURES, run
 from debgcd.reproduce.bench.session import DataSet
@@ -124,7 +124,7 @@ def test_epoch_takes_each_time_from_where_it_belongs(tmp_path: Path, monkeypatch
 
 def test_decode(tmp_path: Path) -> None:
     session = toy(tmp_path)
-    lines = decode.measure(session)
+    lines = decode.measure_decode(session)
     assert [line.unit for line in lines] == ["ms", "cosine"] * 2
     assert [line.ours for line in lines[::2]] == [500.0, 500.0]  # a second for two photographs
     assert all(line.ours is not None and 0.9 < line.ours <= 1.0001 for line in lines[1::2])
@@ -145,7 +145,7 @@ def test_photographs_differ_and_are_the_same_each_time(tmp_path: Path) -> None:
 
 
 def test_predict(tmp_path: Path) -> None:
-    lines = predict.measure(toy(tmp_path))
+    lines = decode.measure_predict(toy(tmp_path))
     assert [(line.unit, line.ours) for line in lines] == [("images/s", 3.0)] * 2
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from debgcd.errors import UsageError
-from debgcd.reproduce.bench.results import BEGIN, END, Line, compare, markdown, write_table
+from debgcd.reproduce.bench.session import BEGIN, END, Line, compare, markdown, write_table
 
 DOCS = Path(__file__).parents[2] / "docs"
 

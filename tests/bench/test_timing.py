@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from debgcd.reproduce.bench.results import Line, cells, compare
-from debgcd.reproduce.bench.session import Work, interleave
+from debgcd.reproduce.bench.session import Line, Work, cells, compare, interleave
 
 
 class Machine:

@@ -15,10 +15,10 @@ from sklearn.datasets import load_digits, load_iris, load_wine
 from tiers import tiered
 from torch import Tensor
 
-from debgcd.cluster import blocks
 from debgcd.cluster import kmeans as kmeans_module
-from debgcd.cluster.blocks import Points
+from debgcd.cluster import lloyd as blocks
 from debgcd.cluster.kmeans import kmeans
+from debgcd.cluster.lloyd import Points
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -10,9 +10,8 @@ from clouds import free, half_labelled, mixture
 from sklearn.cluster import KMeans
 from torch import Tensor
 
-from debgcd.cluster import blocks
-from debgcd.cluster.blocks import one_thread_each, read
-from debgcd.cluster.lloyd import Finished, fix, lloyd
+from debgcd.cluster import lloyd as blocks
+from debgcd.cluster.lloyd import Finished, fix, lloyd, one_thread_each, read
 
 
 def run(points: Tensor, label: Tensor, starts: Tensor, iterations: int = 300) -> list[Finished]:

@@ -12,9 +12,8 @@ from clouds import free, half_labelled, mixture
 from torch import Tensor
 
 from debgcd.cluster import kmeans
-from debgcd.cluster.blocks import read
 from debgcd.cluster.kmeans import plus_plus
-from debgcd.cluster.lloyd import fix
+from debgcd.cluster.lloyd import fix, read
 from debgcd.data.sampler import uniform
 
 

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from miniatures import python2_pickle
 
-from debgcd.datasets.pickled import Refused, read_pickle
+from debgcd.datasets.cifar import Refused, read_pickle
 
 PIXELS = np.arange(2 * 12, dtype=np.uint8).reshape(2, 12)
 BATCH: dict[bytes, Any] = {b"batch_label": b"training batch 1 of 5", b"labels": [6, 300, 70000], b"data": PIXELS}

@@ -18,8 +18,7 @@ from PIL import Image
 from tiers import tiered
 
 from debgcd.data.image import decode as decoding
-from debgcd.data.image.budget import MOST, PLAIN, memory, one_at_a_time
-from debgcd.data.image.decode import Reason, Unusable, decode
+from debgcd.data.image.decode import MOST, PLAIN, Reason, Unusable, decode, memory, one_at_a_time
 from debgcd.data.image.jpeg import keeps_coefficients
 
 SIDE = 5000

@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image, ImageEnhance
 
-from debgcd.data import colour
+from debgcd.data import views as colour
 from debgcd.data.views import COLOURS, PLAIN, View, cut_view
 
 FACTORS = [0.0, 0.3, 0.6, 0.93, 1.0, 1.2, 1.4, 2.5]

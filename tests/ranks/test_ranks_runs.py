@@ -28,7 +28,7 @@ from torch import Tensor
 
 from debgcd.errors import DataError, UsageError
 from debgcd.methods import METHODS
-from debgcd.model.precision import pick_device
+from debgcd.model.backbone import pick_device
 from debgcd.run.directory import Run
 from debgcd.system import distributed
 

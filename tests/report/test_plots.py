@@ -15,8 +15,7 @@ import torch
 
 from debgcd.commands.report import FIGURES as NAMED
 from debgcd.errors import DataError, UsageError
-from debgcd.report.attention import title_of
-from debgcd.report.plots import FIGURES, draw, image_file
+from debgcd.report.plots import FIGURES, draw, image_file, title_of
 from debgcd.run.directory import Run
 
 Command = Callable[..., Any]

@@ -15,8 +15,8 @@ from debgcd.data.sources import read_manifest
 from debgcd.datasets import Facts
 from debgcd.errors import DataError
 from debgcd.reproduce.experiments import experiment
-from debgcd.reproduce.results import result
 from debgcd.reproduce.run import Wish, plan
+from debgcd.reproduce.table import result
 from debgcd.train.start import begin
 
 Command = Callable[..., Any]

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from debgcd.reproduce.experiments import experiment
-from debgcd.reproduce.results import Outcome, Result
-from debgcd.reproduce.table import page
+from debgcd.reproduce.table import Outcome, Result, page
 
 
 def ran(row: str, name: str, seed: int, values: tuple[float, ...], k: int = 5, named: float | None = None) -> Result:

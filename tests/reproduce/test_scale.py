@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from debgcd.data.manifest import Manifest
-from debgcd.reproduce.scale import part
+from debgcd.reproduce.experiments import part
 
 
 def made(known: int, new: int, size: int) -> Manifest:

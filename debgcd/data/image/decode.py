@@ -1,29 +1,146 @@
 """Decode a file to (H, W, 3) uint8 pixels, or raise `Unusable` with a typed reason; no other error escapes.
 
 Formats are recognised by their first bytes, never by the file name, and only those in `_PLUGINS` are tried. Pillow also
-supports formats that start other programs (EPS calls Ghostscript), and debgcd must never execute a file it is given.
-"""
+supports formats that start other programs (EPS calls Ghostscript), and debgcd must never execute a file it is given."""
+
+from __future__ import annotations
 
 import errno
 import importlib
 import os
 import stat
+import struct
 import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from enum import StrEnum
 from types import TracebackType
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 from PIL import Image, ImageFile
 
-from debgcd.data.image.budget import MOST, ORDINARY, memory, one_at_a_time
 from debgcd.data.image.crop import SIDEWAYS, BadBox, Box, Crop, Picture, turn_and_cut
-from debgcd.data.image.endings import ends_early
-from debgcd.data.image.jpeg import decode_quickly, scale_down, sharpen
+from debgcd.data.image.jpeg import decode_quickly, keeps_coefficients, most_bytes, scale_down, sharpen
 from debgcd.data.image.rgb import Unconvertible, to_rgb
+
+_TIFF_SIZES = {3: 2, 4: 4, 5: 8, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8}  # bytes per value by type; 1 for all others
+
+
+def ends_early(file: BinaryIO, size: int, kind: str) -> bool:
+    """Whether the file is shorter than its container states; False for formats that do not state it."""
+    walk = _ENDS.get(kind)
+    try:
+        return walk is not None and walk(file, size) > size
+    except (struct.error, OSError):  # ran out of bytes while reading the structure
+        return True
+
+
+def _read(file: BinaryIO, form: str, at: int) -> tuple[Any, ...]:
+    file.seek(at)
+    return struct.unpack(form, file.read(struct.calcsize(form)))
+
+
+def _png(file: BinaryIO, size: int) -> int:
+    at, chunk = 8, b""
+    while chunk != b"IEND":
+        length, chunk = _read(file, ">I4s", at)
+        at += length + 12
+    return at
+
+
+def _jpeg(file: BinaryIO, size: int) -> int:
+    return size if _read(file, "2s", size - 2) == (b"\xff\xd9",) else size + 1
+
+
+def _gif(file: BinaryIO, size: int) -> int:
+    return size if _read(file, "1s", size - 1) == (b";",) else size + 1
+
+
+def _bmp(file: BinaryIO, size: int) -> int:
+    return _read(file, "<I", 2)[0]
+
+
+def _webp(file: BinaryIO, size: int) -> int:
+    return _read(file, "<I", 4)[0] + 8
+
+
+def _boxes(file: BinaryIO, size: int) -> int:
+    """HEIF and AVIF: top-level boxes with a 32-bit length each."""
+    at = 0
+    while at < size:
+        (length,) = _read(file, ">I", at)
+        if length < 8:  # 0 means "to the end of the file", 1 means "a 64-bit length follows"
+            return size
+        at += length
+    return at
+
+
+def _tiff(file: BinaryIO, size: int) -> int:
+    order = "<" if _read(file, "2s", 0) == (b"II",) else ">"
+    magic, directory = _read(file, order + "HI", 2)
+    if magic != 42:  # BigTIFF has a different layout
+        return size
+    (entries,) = _read(file, order + "H", directory)
+    first, end = directory + 2, directory + 2 + 12 * entries
+    for at in range(first, min(end, size), 12):
+        _, form, count, value = _read(file, order + "HHII", at)
+        length = count * _TIFF_SIZES.get(form, 1)
+        if length > 4:  # then `value` is the offset of the values
+            end = max(end, value + length)
+    return end
+
+
+_ENDS = {
+    "PNG": _png,
+    "JPEG": _jpeg,
+    "GIF": _gif,
+    "BMP": _bmp,
+    "WEBP": _webp,
+    "HEIF": _boxes,
+    "AVIF": _boxes,
+    "TIFF": _tiff,
+}
+
+
+MOST, ORDINARY = 800_000_000, 200_000_000  # bytes
+
+# Bytes per pixel at the peak, as measured.
+PLAIN = 7  # Pillow's image takes 4, the result 3
+EXTRA = {"TIFF": 4, "WEBP": 10, "AVIF": 7, "HEIF": 7}  # what the format's library has of its own
+SCALED = 32  # of a JPEG decoded at a smaller scale, per pixel of the result: sharpening needs it
+COEFFICIENTS = 8  # of a JPEG of several scans, at any scale
+IN_MEMORY = {"WEBP", "AVIF", "HEIF"}  # the content of these files is read as a whole
+
+
+def memory(image: ImageFile.ImageFile, file: BinaryIO, size: int, kind: str, scale: int) -> int:
+    """About how many bytes decoding takes at its peak; image: just opened; size: of the file; scale: of a JPEG, 1 to 8."""
+    each = (PLAIN if scale == 1 else SCALED / scale**2) + EXTRA.get(kind, 0)
+    content = size if kind in IN_MEMORY else 0
+    if kind == "JPEG":
+        each += COEFFICIENTS if keeps_coefficients(image, file) else 0
+        content = min(size, most_bytes(*image.size))
+    return int(each * image.width * image.height) + content
+
+
+@contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Wait until no other thread or process of this machine is in such a block."""
+    try:
+        import fcntl
+    except ImportError:  # this system has no such locks
+        yield
+        return
+    with open(__file__, "rb") as file:  # a file that every process finds; each opening of it is a holder of its own
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                fcntl.flock(file, fcntl.LOCK_UN)  # closing would not do if a fork has inherited it
+
 
 MAX_PIXELS = 200_000_000  # according to the header; a larger image is refused before decoding
 MAX_ASPECT = 8  # longer images are cropped: a 2000 × 1 strip with a short side of 256 would have half a million columns

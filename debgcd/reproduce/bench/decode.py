@@ -1,10 +1,8 @@
-"""From a JPEG file to an image of 256 pixels, compared with Pillow's full decode and bicubic resize.
-
-The files are synthetic photographs: smooth light, the 1/f detail of natural images, edges, sensor noise.
-"""
+"""Decoding and prediction: from a JPEG file to 256 pixels against Pillow, and from files to categories."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +14,17 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from debgcd.data.image.decode import decode
+from debgcd.data.manifest import from_paths
 from debgcd.data.views import CENTRE, cut_view, resize_short_side
+from debgcd.infer.predict import predict
+from debgcd.model.backbone import pick_precision
 from debgcd.model.lite import load_lite
-from debgcd.reproduce.bench.results import Line, compare
-from debgcd.reproduce.bench.session import Session, Work
-from debgcd.system.progress import progress
+from debgcd.model.load import load_backbone
+from debgcd.reproduce.bench.networks import CPU, TUNED_BLOCKS, random_vit, trainee
+from debgcd.reproduce.bench.session import Line, Session, Work, compare
+from debgcd.run.categories import categories
+from debgcd.run.model_folder import Model
+from debgcd.system.progress import progress, say
 
 LEAST_COSINE = 0.999
 GOALS = {"12 MP": 8.0}
@@ -29,7 +33,7 @@ OBJECTS = 12
 NOISE = 1.7  # grey levels
 
 
-def measure(session: Session) -> list[Line]:
+def measure_decode(session: Session) -> list[Line]:
     sizes, lines = session.sizes, []
     short = sizes.views.short_side
     for name, size, count in (("12 MP", sizes.large, sizes.large_photos), ("VGA", sizes.small, sizes.small_photos)):
@@ -139,3 +143,31 @@ def _natural_noise(height: int, width: int, random: np.random.Generator) -> NDAr
     phase = random.uniform(0, 2 * np.pi, frequency.shape).astype(np.float32)
     field = fft.irfft2(np.exp(1j * phase) / frequency, s=(height, width), workers=1)
     return (field / field.std()).astype(np.float32)
+
+
+def measure_predict(session: Session) -> list[Line]:
+    sizes = session.sizes
+    resize, crop = sizes.lite_pixels
+    networks = [("lite0", "lite0", resize, crop, sizes.predicted[0])]
+    for shape in session.shapes[:1]:  # the smallest
+        _, folder = random_vit(session, shape)
+        networks.append((shape.name, str(folder), sizes.views.short_side, sizes.views.crop, sizes.predicted[1]))
+    lines = []
+    for name, source, resize, crop, count in networks:
+        say(f"predict, {name}:")
+        model = _model(session, source, resize, crop)
+        manifest = from_paths(photographs(session, sizes.small, count))
+        work = Work(lambda model=model, manifest=manifest: list(predict(model, manifest)), count)  # type: ignore[misc]
+        seconds = session.seconds({name: work})[name]  # without a report: `predict` has its own
+        what = f"{name} at {crop} px, {count} VGA files to categories"
+        lines.append(Line("predict", what, "images/s", 1 / seconds))
+    return lines
+
+
+def _model(session: Session, source: str, resize: int, crop: int) -> Model:
+    config, known = session.config(), session.sizes.known
+    precision = pick_precision("auto", CPU)
+    one = trainee(config, known, load_backbone(source, tuned_blocks=TUNED_BLOCKS, image_size=crop, precision=precision))
+    config = replace(config, views=replace(config.views, resize=resize, size=crop))
+    names = categories([f"class {i:03d}" for i in range(known)], session.sizes.k)
+    return Model(one.network, one.method, config, names, images=1, sha256="")

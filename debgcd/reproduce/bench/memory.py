@@ -25,8 +25,7 @@ from debgcd.model.backbone import Backbone
 from debgcd.model.load import load_backbone
 from debgcd.reproduce.bench.decode import photographs
 from debgcd.reproduce.bench.networks import TUNED_BLOCKS, ours, random_vit, read_bank, trainee, write_random_bank
-from debgcd.reproduce.bench.results import Line
-from debgcd.reproduce.bench.session import Session, Shape, Work, anonymous_bytes, apart, interleave, silent
+from debgcd.reproduce.bench.session import Line, Session, Shape, Work, anonymous_bytes, apart, interleave, silent
 from debgcd.run.categories import categories
 from debgcd.run.directory import create as create_run
 from debgcd.system.progress import progress, say

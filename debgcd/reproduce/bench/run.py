@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from debgcd.reproduce.bench import decode, memory, predict, training
+from debgcd.reproduce.bench import decode, memory, training
 from debgcd.reproduce.bench.networks import trunk_type
-from debgcd.reproduce.bench.results import Line
-from debgcd.reproduce.bench.session import Session
+from debgcd.reproduce.bench.session import Line, Session
 from debgcd.system.machine import facts
 
 MEASURES = {
     "step": training.measure_step,
     "trunk": training.measure_trunk,
     "epoch": training.measure_epoch,
-    "decode": decode.measure,
-    "predict": predict.measure,
+    "decode": decode.measure_decode,
+    "predict": decode.measure_predict,
     "memory": memory.measure_memory,
     "scaling": memory.measure_scaling,
 }

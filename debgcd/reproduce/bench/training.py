@@ -23,8 +23,7 @@ from debgcd.reproduce.bench.networks import (
     require_same_loss,
     trunk_type,
 )
-from debgcd.reproduce.bench.results import Line, compare
-from debgcd.reproduce.bench.session import DataSet, Session, Shape, Work, silent
+from debgcd.reproduce.bench.session import DataSet, Line, Session, Shape, Work, compare, silent
 from debgcd.system.machine import cores
 from debgcd.system.progress import progress
 from debgcd.tokens.bank import open_bank

@@ -17,17 +17,19 @@ from debgcd.system.distributed.group import (
     from_rank0,
     heartbeat,
     joined,
+    launch,
+    launched,
     leave,
     local_count,
     local_rank,
     my_slice,
     rank,
     require_same_code,
+    restarted,
     run_on_rank0,
     set_timeout,
     surroundings,
 )
-from debgcd.system.distributed.place import launch, launched, restarted
 from debgcd.system.distributed.tensors import average, blobs, broadcast, collect, gather
 
 __all__ = [
