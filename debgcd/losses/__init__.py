@@ -16,7 +16,7 @@ from debgcd.losses.detector import (
     one_vs_all_labelled,
     one_vs_all_unlabelled,
 )
-from debgcd.losses.extras import energy, guided_gradient, known_subspace, nuclear_norm
+from debgcd.losses.extras import energy, guided_gradient, known_subspace
 from debgcd.losses.infosieve import (
     categories_of_codes,
     code_condition,
@@ -67,7 +67,6 @@ __all__ = [
     "nearness",
     "neighbour_contrast",
     "novelty",
-    "nuclear_norm",
     "on_side",
     "one_vs_all_consistency",
     "one_vs_all_entropy",

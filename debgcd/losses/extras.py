@@ -1,20 +1,9 @@
-"""Two later ideas for any classifier: BIA's nuclear norm, and EAGC's change of the features' gradient."""
+"""EAGC (CVPR 2026): a change of the features' gradient, for any classifier."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
-
-
-def nuclear_norm(feature: Tensor) -> Tensor:
-    """BIA (ICLR 2026): the sum of the singular values of the unit-length rows: (N, d) -> a scalar.
-
-    Larger where the rows fill more directions evenly; √(N · min(N, d)) at most.
-    """
-    if not len(feature):
-        return feature.sum() * 0.0
-    return torch.linalg.svdvals(normalize(feature, dim=1)).sum()
 
 
 def known_subspace(feature: Tensor, eta: float = 2.0) -> Tensor:
