@@ -215,6 +215,15 @@ def test_a_preset_that_does_not_exist() -> None:
         configuration.compose("papper")
 
 
+def test_a_run_of_the_time_of_bia_is_read_if_that_was_off() -> None:
+    """Runs wrote extras.bia_weight, an option that was removed."""
+    config = configuration.compose("small")
+    values = configuration.to_dict(config)
+    assert configuration.from_dict({**values, "extras": {"bia_weight": 0.0, **values["extras"]}}, "x") == config
+    with pytest.raises(UsageError, match=r"unknown key 'extras\.bia_weight'"):
+        configuration.from_dict({**values, "extras": {"bia_weight": 0.004, **values["extras"]}}, "x")
+
+
 @pytest.mark.parametrize("name", configuration.names("preset"))
 def test_what_is_dumped_loads_as_the_same(tmp_path: Path, name: str) -> None:
     unlike = "{k: 9, seed: 3, backbone: {name: 'é: [x'}, schedule: {weight_decay: 5e-5, lr: 1e-7}, run: {workers: 0}}"

@@ -220,10 +220,10 @@ def _check(config: Config, changes: Sequence[tuple[Mapping[str, Any], str]]) -> 
             "cannot be larger than the resized image"
         )
     method = METHODS[config.method]
-    if config.extras.any and (method.clusters or not method.trains):
+    if config.extras.eagc and (method.clusters or not method.trains):
         raise UsageError(
-            f"{where('extras.bia_weight', 'extras.eagc_align', 'extras.eagc_project')}: extras are for methods that train "
-            f"a classifier, and {config.method} does not; leave them out"
+            f"{where('extras.eagc_align', 'extras.eagc_project')}: extras are for methods that train a classifier, and "
+            f"{config.method} does not; leave them out"
         )
     contradiction = config.options.contradiction()
     if contradiction is not None:
@@ -319,6 +319,9 @@ def load(path: Path) -> Config:
 
 def from_dict(values: Mapping[str, Any], where: str) -> Config:
     """A configuration from what `to_dict` gave; refused where a key is missing, for its default may be another by now."""
+    if leaves(values).get("extras.bia_weight") == 0:
+        # BIA was removed; every run written before has this key, and with 0 it was off
+        values = without(values, {"extras.bia_weight"})
     config = override(Config(), values, where)
     missing = sorted(set(leaves(to_dict(config))) - set(leaves(values)))
     if missing:

@@ -115,11 +115,8 @@ class ScheduleConfig:
 
 @dataclass(frozen=True)
 class ExtrasConfig:
-    """BIA and EAGC: later ideas that any method with a trained classifier can use (docs/methods.md)."""
+    """EAGC, a later idea that any method with a trained classifier can use (docs/methods.md)."""
 
-    bia_weight: float = option(
-        0.0, "BIA: weight of the nuclear norm of the unlabelled features; published 0.004, 0: off", 0, 1e6
-    )
     eagc_align: float = option(0.0, "EAGC: pull of labelled features to a reference; published 0.7, 0: off", 0, 1e6)
     eagc_project: float = option(0.0, "EAGC: share taken out of the known subspace; published 0.5, 0: off", 0, 1e6)
     eagc_eta: float = option(2.0, "EAGC: η, as published", 1e-4, 1e6)
@@ -127,10 +124,6 @@ class ExtrasConfig:
     @property
     def eagc(self) -> bool:
         return bool(self.eagc_align or self.eagc_project)
-
-    @property
-    def any(self) -> bool:
-        return bool(self.bia_weight or self.eagc)
 
 
 @dataclass(frozen=True)

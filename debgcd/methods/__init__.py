@@ -55,9 +55,14 @@ METHODS: Mapping[str, type[Method]] = _Methods()
 
 
 def create(config: Config, sizes: Sizes) -> Method:
-    """The method that the configuration names."""
+    """The method that the configuration names, with EAGC around it if it asks for that."""
     require_method(config.method)
-    return METHODS[config.method](config, sizes)
+    method = METHODS[config.method]
+    if config.extras.eagc:
+        from debgcd.methods.eagc import with_eagc  # here, as it imports torch
+
+        method = with_eagc(method)
+    return method(config, sizes)
 
 
 def require_method(name: str) -> None:

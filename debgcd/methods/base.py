@@ -160,6 +160,8 @@ class Method:
     clusters: ClassVar[bool] = False  # categories are clusters; an evaluation during training clusters each split alone
     resamples: ClassVar[bool] = False  # a new sampler at the start of every epoch
     first: ClassVar[str | None] = None  # the method whose run comes first, unless --start names one
+    # On several ranks: gather features and run the heads on all of them, for a loss that changes the features' gradient.
+    gathers_features: ClassVar[bool] = False
     finds_k: ClassVar[bool] = False  # K is only a first guess: a benchmark's true K is never given to it
     needs_vit: ClassVar[bool] = False
     package: ClassVar[str | None] = None  # an optional package that it needs

@@ -115,11 +115,11 @@ class DCCL(GCD):
         z, _ = _halves(output["projection"], half)
         y = batch.labels[:half]
         info_nce = losses.info_nce(z, base.unlabelled_temperature)
-        supervised = losses.contrastive_among(z, y, y >= 0, base.labelled_temperature)
+        supervised = losses.contrastive_among(z @ z.T, y, y >= 0, base.labelled_temperature)
         _, unit = _halves(normalize(output.feature, dim=1), half)  # of images that were drawn by clusters
         own = network.get_buffer("memory.cluster")[batch.image][half:].repeat(2)
         centres, used = network.get_buffer("memory.centres").clone(), network.get_buffer("memory.count")
-        clusters = losses.centre_contrast(unit, centres, used, own, options.temperature)
+        clusters = losses.centre_contrast(unit @ centres.T, used, own, options.temperature)
         moved = losses.follow(centres, unit.detach(), own.clamp_min(0), own >= 0, options.momentum)
         network.get_buffer("memory.moved").copy_(moved)
         share = base.supervised_weight

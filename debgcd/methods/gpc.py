@@ -92,8 +92,7 @@ class GPC(GCD):
         total, terms = representation(output["projection"], batch, self.options.baseline)
         count = network.get_buffer("memory.count")
         prototypes: Tensor = losses.centre_contrast(
-            normalize(output.feature, dim=1),
-            network.get_buffer("memory.means"),
+            normalize(output.feature, dim=1) @ network.get_buffer("memory.means").T,
             count,
             network.get_buffer("memory.own")[batch.image].repeat(2),
             network.get_buffer("memory.temperatures"),

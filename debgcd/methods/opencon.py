@@ -111,7 +111,7 @@ class OpenCon(Method):
         y = cosines.argmax(1).index_copy(0, labelled, batch.y)
         unlabelled = losses.info_nce(z[batch.free], options.unlabelled_temperature)
         supervised = losses.supervised_contrastive(z[batch.labelled], batch.y, options.labelled_temperature)
-        among_new = losses.contrastive_among(z, y, new, options.new_temperature)
+        among_new = losses.contrastive_among(z @ z.T, y, new, options.new_temperature)
         prior = torch.ones(self.sizes.k, device=z.device, dtype=z.dtype)
         prior[:known] = 1 - min(options.labelled_share, 0.999)
         divergence = losses.divergence(cosines[free], prior / prior.sum())

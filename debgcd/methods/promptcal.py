@@ -134,7 +134,9 @@ class PromptCAL(GCD):
         positive = losses.with_labels(linked, batch.labels, label)
         share_kept = options.negatives / there.sum().clamp_min(1)
         candidate = (batch.uniform("promptcal", len(label)) < share_kept).repeat(2, 1) & there | linked
-        near = losses.neighbour_contrast(z, other_view, others, positive, candidate, options.temperature)
+        near = losses.neighbour_contrast(
+            (z * other_view).sum(1), z @ others.T, positive, candidate, options.temperature
+        )
         unsupervised = (1 - weight) * nce + weight * near
         total = (1 - base.supervised_weight) * unsupervised + base.supervised_weight * supervised
         return total, {"info_nce": nce, "supervised_contrastive": supervised, "neighbours": near}

@@ -83,9 +83,10 @@ class XCon(GCD):
         said = output["experts"]
         z = said[torch.arange(len(said), device=said.device), part.repeat(2)]
         labelled = part[batch.labelled[: len(batch.y)]]  # rows of the first view are images
-        fine = losses.info_nce_within(z, part, parts, options.unlabelled_temperature)
+        known = z[batch.labelled]
+        fine = losses.info_nce_within(z @ z.T, part, parts, options.unlabelled_temperature)
         fine_labelled = losses.supervised_contrastive_within(
-            z[batch.labelled], batch.y, labelled, parts, options.labelled_temperature
+            known @ known.T, batch.y, labelled, parts, options.labelled_temperature
         )
         share = options.supervised_weight
         within = (1 - share) * fine + share * fine_labelled

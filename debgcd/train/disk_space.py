@@ -16,7 +16,6 @@ from debgcd.data.manifest import Manifest
 from debgcd.errors import DataError
 from debgcd.methods import METHODS, create
 from debgcd.methods.base import Sizes
-from debgcd.methods.extras import remember
 from debgcd.model.backbone import Backbone
 from debgcd.model.network import Network
 from debgcd.system.files import amount, existing, free_bytes
@@ -89,7 +88,6 @@ def run_bytes(config: Config, manifest: Manifest, backbone: Backbone) -> int:
         heads = method.heads()
     network = Network(backbone, heads)
     network.memory = method.memory(network)
-    remember(method, network)
     model = _bytes(network.state().values())
     momentum = _bytes(network.trained().values()) if method.trains else 0
     long = length(config.schedule, images, method.trains)

@@ -25,7 +25,6 @@ from debgcd.config.schedules import Progress
 from debgcd.config.schema import ScheduleConfig
 from debgcd.data.sampler import Draws, Sampler
 from debgcd.errors import DebgcdError
-from debgcd.methods import extras
 from debgcd.methods.base import Batch, Context, Loss, Method
 from debgcd.model.network import Network
 from debgcd.run.directory import Run
@@ -67,8 +66,8 @@ def step(
     asked to stop travel together.
     """
     network, method = setup.network, setup.method
-    with network.gathering(len(batch.image), before_heads=method.config.extras.any):
-        loss = extras.loss_of(method, network, batch, progress)
+    with network.gathering(len(batch.image), before_heads=method.gathers_features):
+        loss = method.loss(network, batch, progress)
     optimiser.zero_grad()
     loss.total.backward()
     learns = method.learns(progress)
@@ -188,7 +187,6 @@ def _begin(run: Run, setup: Setup, context: Context) -> None:
     elif network.backbone.standardise:
         network.standardise(context.features())
     setup.method.begin(context)
-    extras.begin(setup.method, context)
 
 
 def _batches(setup: Setup, long: Length, first: int, seed: int) -> Iterator[tuple[NDArray[np.int64], Batch]]:

@@ -20,7 +20,6 @@ from debgcd.errors import DataError
 from debgcd.infer.infer import features_shared
 from debgcd.methods import METHODS, create
 from debgcd.methods.base import Method, Sizes
-from debgcd.methods.extras import remember
 from debgcd.model.backbone import Backbone, pick_device
 from debgcd.model.heads import reset_heads
 from debgcd.model.network import Network
@@ -177,7 +176,6 @@ def build(method: Method, backbone: Backbone) -> Network:
         )
     reset_heads(network.heads, method.config.seed)
     network.memory = method.memory(network)
-    remember(method, network)
     return network
 
 

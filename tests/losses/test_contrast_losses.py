@@ -65,17 +65,17 @@ def test_contrast_within_parts(seed: int, images: int, width: int, temperature: 
     rng = generator(seed)
     z, part = unit(normal(rng, 2 * images, width)), torch.randint(3, (images,), generator=rng)
     y = torch.randint(3, (images,), generator=rng)
-    found = losses.info_nce_within(z, part, 5, temperature)
+    found = losses.info_nce_within(z @ z.T, part, 5, temperature)
     assert close(found, oracles.info_nce_within(z.tolist(), part.tolist(), temperature), 1e-9)
-    found = losses.supervised_contrastive_within(z, y, part, 5, temperature)
+    found = losses.supervised_contrastive_within(z @ z.T, y, part, 5, temperature)
     assert close(found, oracles.supervised_contrastive_within(z.tolist(), y.tolist(), part.tolist(), temperature), 1e-9)
 
 
 def test_in_one_part_it_is_the_contrast_of_gcd():
     z, part = unit(normal(generator(0), 10, 4)), torch.zeros(5, dtype=torch.int64)
     y = torch.tensor([0, 1, 0, 1, 2])
-    assert close(losses.info_nce_within(z, part, 8), losses.info_nce(z).item())
-    assert close(losses.supervised_contrastive_within(z, y, part, 8), losses.supervised_contrastive(z, y).item())
+    assert close(losses.info_nce_within(z @ z.T, part, 8), losses.info_nce(z).item())
+    assert close(losses.supervised_contrastive_within(z @ z.T, y, part, 8), losses.supervised_contrastive(z, y).item())
 
 
 @pytest.mark.parametrize("share", [0.7, 0.3])
@@ -96,7 +96,7 @@ def test_contrast_among_new_images(seed: int, images: int, width: int):
     z, y = unit(normal(rng, 2 * images, width)), torch.randint(3, (images,), generator=rng)
     chosen = chance(seed, images, 1)[:, 0]
     expected = oracles.contrastive_among(z.tolist(), y.tolist(), chosen.tolist(), 0.7)
-    assert close(losses.contrastive_among(z, y, chosen, 0.7), expected, 1e-9)
+    assert close(losses.contrastive_among(z @ z.T, y, chosen, 0.7), expected, 1e-9)
 
 
 @pytest.mark.parametrize(("seed", "rows", "k"), drawn(CLASSIFIER))
@@ -114,14 +114,44 @@ def test_divergence_and_follow(seed: int, rows: int, k: int):
     assert torch.equal(prototypes, before)
 
 
+@pytest.mark.parametrize("shape", [(5, 5), (6, 4), (4, 6)])
+def test_a_similarity_that_is_not_of_two_views_is_refused(shape: tuple[int, int]):
+    similarity, y = torch.zeros(shape), torch.zeros(shape[0] // 2, dtype=torch.int64)
+    for refused in (
+        lambda: losses.smoothed_nce(similarity, 0.0),
+        lambda: losses.near_contrastive(similarity, y),
+        lambda: losses.contrastive_among(similarity, y, y >= 0),
+        lambda: losses.info_nce_within(similarity, y, 2),
+    ):
+        with pytest.raises(ValueError, match=r"similarity must have shape \(2B, 2B\)"):
+            refused()
+
+
+@pytest.mark.parametrize("images", [0, 2, 4, 6])
+def test_what_is_not_of_the_images_of_the_similarity_is_refused_by_its_name(images: int):
+    similarity, right, wrong = (
+        torch.zeros(6, 6),
+        torch.zeros(3, dtype=torch.int64),
+        torch.zeros(images, dtype=torch.int64),
+    )
+    for name, refused in (
+        ("y", lambda: losses.near_contrastive(similarity, wrong)),
+        ("chosen", lambda: losses.contrastive_among(similarity, right, wrong >= 0)),
+        ("part", lambda: losses.supervised_contrastive_within(similarity, right, wrong, 2)),
+        ("own", lambda: losses.centre_contrast(similarity[:3], torch.tensor(6), wrong, 0.1)),
+    ):
+        with pytest.raises(ValueError, match=rf"\b{name} has shape"):
+            refused()
+
+
 def test_empty_sets_give_live_zeros():
     z, none = torch.empty(0, 4, requires_grad=True), torch.empty(0, dtype=torch.int64)
     cases = [
         losses.pairwise_agreement(z, torch.empty(0, 0, dtype=torch.bool)),
         losses.view_consistency(z),
-        losses.info_nce_within(z, none, 3),
-        losses.supervised_contrastive_within(z, none, none, 3),
-        losses.contrastive_among(z, none, none.bool()),
+        losses.info_nce_within(z @ z.T, none, 3),
+        losses.supervised_contrastive_within(z @ z.T, none, none, 3),
+        losses.contrastive_among(z @ z.T, none, none.bool()),
         losses.divergence(z, torch.full((4,), 0.25)),
     ]
     for value in cases:
@@ -129,6 +159,6 @@ def test_empty_sets_give_live_zeros():
         value.backward()
     chosen = torch.zeros(3, dtype=torch.bool)
     rows = unit(normal(generator(0), 6, 4)).requires_grad_()
-    value = losses.contrastive_among(rows, torch.zeros(3, dtype=torch.int64), chosen)
+    value = losses.contrastive_among(rows @ rows.T, torch.zeros(3, dtype=torch.int64), chosen)
     value.backward()
     assert value.item() == 0.0 and not rows.grad.any()

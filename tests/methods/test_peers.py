@@ -219,7 +219,7 @@ def test_the_first_stage_keeps_its_own_published_values(preset: str, name: str) 
         "prune": True,
         "backbone": {"tuned_blocks": 3},
         "views": {"bank_views": 5},
-        "extras": {"bia_weight": 0.1},
+        "extras": {"eagc_align": 0.7},
     }
     whole = configuration.override(configuration.compose(preset, benchmark, method=name), given, "test")
     found = configuration.leaves(configuration.to_dict(first_config(whole, first)))

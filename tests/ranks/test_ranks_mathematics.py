@@ -20,7 +20,7 @@ from debgcd import config as configuration
 from debgcd.config.schedules import Progress
 from debgcd.config.schema import Config
 from debgcd.data.sampler import Draws
-from debgcd.methods import METHODS, create, extras
+from debgcd.methods import METHODS, create
 from debgcd.methods.base import Batch, Loss, Method, Sizes, head_weight
 from debgcd.methods.simgcd import SimGCD
 from debgcd.model.network import Network
@@ -109,15 +109,11 @@ def every(kind: torch.dtype, folder: Path) -> dict[str, Tensor]:
             for parameter in network.heads["projection"].parameters():
                 torch.nn.init.normal_(parameter, std=0.6, generator=generator)
         add(f"{name}-{preset}", network, method, config)
-    config = little_config(
-        extras={"eagc_align": 0.7, "eagc_project": 0.5, "bia_weight": 0.1}
-    )  # changes the gradient of the feature
+    config = little_config(extras={"eagc_align": 0.7, "eagc_project": 0.5})  # changes the gradient of the feature
     network, method = made(config)
     label = torch.arange(12) % KNOWN
-    extras.begin(
-        method, context(network, lambda: torch.randn(12, WIDTH, generator=torch.Generator().manual_seed(0)), label)
-    )
-    add("extras", network, method, config)
+    method.begin(context(network, lambda: torch.randn(12, WIDTH, generator=torch.Generator().manual_seed(0)), label))
+    add("eagc", network, method, config)
     config = little_config(method="simgcd")
     method = Regularised(config, method_of(config).sizes)
     add("regularised", build(method, Little()), method, config)

@@ -1,4 +1,4 @@
-"""BIA and EAGC as options: they change the gradient as they say, survive a kill, and are refused where nothing fits."""
+"""EAGC around a method: it changes the gradient as it says, survives a kill, and is refused where nothing fits."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import pytest
 import torch
 from forks import at_call, debgcd, result
 from little import TOKENS, at, batch, config, context, made, random_labels
+from safetensors.torch import load_file
 from torch import Tensor
 
 from debgcd import losses
-from debgcd.methods import METHODS, extras
+from debgcd.methods import METHODS
 
 IMAGES = 6
 
@@ -25,9 +26,9 @@ def gradients(method_name: str, **values: float) -> tuple[Any, dict[str, Tensor]
     network.double()
     features = torch.randn(IMAGES, 8, generator=torch.Generator().manual_seed(5)).double()
     with torch.no_grad():
-        extras.begin(method, context(network, lambda: features, random_labels(IMAGES)))
+        method.begin(context(network, lambda: features, random_labels(IMAGES)))
     seen = torch.randn(views * IMAGES, TOKENS, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    loss = extras.loss_of(method, network, batch(random_labels(IMAGES), seen), at(0.5))
+    loss = method.loss(network, batch(random_labels(IMAGES), seen), at(0.5))
     loss.total.backward()
     return (
         network,
@@ -53,9 +54,7 @@ def test_eagcs_gradient_of_each_row(name: str, views: int, asked: int) -> None:
     label = random_labels(IMAGES)
     before = torch.randn(IMAGES, 8, generator=torch.Generator().manual_seed(5)).double()
     with torch.no_grad():
-        if name == "mugcd":
-            method.begin(context(network, lambda: before, label))
-        extras.begin(method, context(network, lambda: before, label))
+        method.begin(context(network, lambda: before, label))
     reference = ridge(before.numpy(), label.tolist())
     known = before[label >= 0].numpy()
     r = known.T @ known / len(known)
@@ -70,7 +69,7 @@ def test_eagcs_gradient_of_each_row(name: str, views: int, asked: int) -> None:
             features.append(output.feature)
 
     handle = network.register_forward_hook(keep)
-    method.loss(network, some, at(0.5)).total.backward()
+    METHODS[name].loss(method, network, some, at(0.5)).total.backward()  # without EAGC
     handle.remove()
     (feature,) = features
     z, g = feature.detach().numpy(), feature.grad.numpy().copy()
@@ -91,7 +90,7 @@ def test_eagcs_gradient_of_each_row(name: str, views: int, asked: int) -> None:
     network(seen[first : first + rows]).feature.backward(torch.from_numpy(g))
     expected = {key: p.grad.clone() for key, p in network.trained().items() if key.startswith("tail.")}
     network.zero_grad()
-    extras.loss_of(method, network, some, at(0.5)).total.backward()
+    method.loss(network, some, at(0.5)).total.backward()
     for key, gradient in expected.items():
         torch.testing.assert_close(network.trained()[key].grad, gradient, rtol=1e-6, atol=1e-9)
 
@@ -117,25 +116,10 @@ def test_the_mean_energy_follows_the_labelled_images_of_the_batch() -> None:
     assert network.get_buffer("memory.extras.mean_energy").item() == pytest.approx(expected.item())
 
 
-def test_bia_adds_minus_the_nuclear_norm_of_the_unlabelled_features() -> None:
-    network, plain, terms = gradients("simgcd")
-    _, changed, more = gradients("simgcd", bia_weight=0.3)
-    assert "nuclear_norm" not in terms
-    seen = torch.randn(2 * IMAGES, TOKENS, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    network.zero_grad()
-    feature = network(seen).feature[batch(random_labels(IMAGES), seen).free]
-    norm = losses.nuclear_norm(feature)
-    assert more["nuclear_norm"].item() == pytest.approx(norm.item())
-    (-0.3 * norm).backward()
-    for name, parameter in network.trained().items():
-        extra = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-        torch.testing.assert_close(changed[name], plain[name] + extra)
-
-
-def test_a_run_with_both_resumes_to_the_same_bytes(
+def test_a_run_resumes_to_the_same_bytes(
     shared_folder: Path, arguments: Callable[..., list[str]], tmp_path: Path
 ) -> None:
-    values = {"extras__bia_weight": 0.1, "extras__eagc_align": 0.7, "extras__eagc_project": 0.5}
+    values = {"extras__eagc_align": 0.7, "extras__eagc_project": 0.5}
 
     def words(run: Path) -> list[str]:
         common = ("--method", "simgcd", "--bank", "on", "--cache", tmp_path / "cache")
@@ -148,17 +132,17 @@ def test_a_run_with_both_resumes_to_the_same_bytes(
     assert result(run) == result(whole)
 
 
-def test_the_extras_of_a_method_with_two_stages_are_those_of_the_second(
-    shared_folder: Path, tmp_path: Path, train: Any
-) -> None:
-    said = train(shared_folder, tmp_path / "run", "--method", "mugcd", extras__bia_weight=0.1, schedule__steps=2)
+def test_of_a_method_with_two_stages_only_the_second_has_it(shared_folder: Path, tmp_path: Path, train: Any) -> None:
+    run = tmp_path / "run"
+    said = train(shared_folder, run, "--method", "mugcd", extras__eagc_align=0.7, schedule__steps=2)
     assert said.code == 0, said.err
-    assert "nuclear_norm" in (tmp_path / "run" / "metrics.jsonl").read_text()
-    assert "nuclear_norm" not in (tmp_path / "run" / "first" / "metrics.jsonl").read_text()
+    for folder, expected in ((run, True), (run / "first", False)):
+        (tensors,) = [load_file(file) for file in folder.glob("checkpoints/*/*.safetensors")]
+        assert ("memory.extras.reference" in tensors) == expected, folder
 
 
-def test_extras_are_refused_where_no_classifier_is_trained(shared_folder: Path, tmp_path: Path, train: Any) -> None:
-    said = train(shared_folder, tmp_path / "run", "--method", "gcd", extras__bia_weight=0.1)
+def test_it_is_refused_where_no_classifier_is_trained(shared_folder: Path, tmp_path: Path, train: Any) -> None:
+    said = train(shared_folder, tmp_path / "run", "--method", "gcd", extras__eagc_align=0.7)
     assert said.code == 2 and "extras are for methods that train a classifier, and gcd does not" in said.complaint
 
 
