@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from debgcd.data.manifest import Manifest
 from debgcd.errors import UsageError
 from debgcd.evaluate import novelty_auroc, score
-from debgcd.infer.infer import Inference
 from debgcd.run.directory import Run
+from debgcd.run.predictions import Inference
 from debgcd.system import distributed
 from debgcd.system.files import named_errors, parse_json, write_bytes
 from debgcd.train.setup import Setup
