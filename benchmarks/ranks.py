@@ -28,12 +28,11 @@ from torch.nn.functional import normalize
 from debgcd import config as configuration
 from debgcd.config.schedules import Progress
 from debgcd.data.sampler import Draws
-from debgcd.infer.infer import Inference
-from debgcd.infer.predict import COLUMNS, prediction_table, predictions_csv
 from debgcd.methods import create
 from debgcd.methods.base import Batch, Sizes
 from debgcd.model.network import Network, Output
 from debgcd.run.categories import Category, categories
+from debgcd.run.predictions import COLUMNS, Inference, prediction_table, predictions_csv
 from debgcd.system import distributed
 from debgcd.system.files import csv_text
 from debgcd.system.machine import facts
@@ -199,7 +198,7 @@ def loop_form(paths: list[Path], said: Inference, names: list[Category]) -> str:
         for rank in range(3):
             row += [names[said.top[i, rank]].id, f"{float(said.probability[i, rank]):.6f}"]
         table.append([*row, ""])
-    return csv_text(COLUMNS, table)
+    return csv_text(list(COLUMNS), table)
 
 
 def table(entries: dict[str, Any]) -> str:

@@ -31,9 +31,9 @@ from grid import write_between
 from quick import train_arguments
 
 from debgcd.cli import main as debgcd
-from debgcd.infer.predict import COLUMNS
 from debgcd.review.page.similar import feature_file
 from debgcd.run.directory import IMAGES, open_run
+from debgcd.run.predictions import COLUMNS
 from debgcd.system.files import csv_text, write_bytes, write_text
 from debgcd.system.machine import facts
 
@@ -115,7 +115,7 @@ def make_run(folder: Path, count: int) -> None:
         answers.append([said.get(name, "false") for name in COLUMNS])
     write_text(folder / "run" / "manifest.csv", csv_text(rows[0], rows[1:]))
     write_text(folder / "run" / IMAGES, "\n".join(sha256) + "\n")
-    write_text(folder / "run" / "predictions.csv", csv_text(COLUMNS, answers))
+    write_text(folder / "run" / "predictions.csv", csv_text(list(COLUMNS), answers))
     feature = random.normal(size=(len(rows) - 1, 128)).astype(np.float32)
     content = io.BytesIO()
     np.save(content, feature / np.linalg.norm(feature, axis=1, keepdims=True), allow_pickle=False)

@@ -14,12 +14,13 @@ from debgcd.data.manifest import Manifest, from_arrays, write_manifest
 from debgcd.data.sources import read_manifest
 from debgcd.errors import DataError, UsageError
 from debgcd.report.figures import draw_exemplars
+from debgcd.review.log import reviewed_predictions
 from debgcd.run.directory import Run, open_run, require_new
 from debgcd.system.files import read_json, write_json
 from debgcd.system.machine import cache_folder
 from debgcd.system.progress import say
 from debgcd.train.decide import decide
-from debgcd.train.finish import read_evaluation, read_predictions
+from debgcd.train.finish import read_evaluation
 from debgcd.train.setup import open_tokens
 from debgcd.train.start import begin, resume
 
@@ -47,7 +48,7 @@ def demo(folder: Path, seed: int, cache: str | None = None) -> list[dict[str, An
         scores = read_evaluation(run)["unlabelled"]
         summary.append({"method": method, **scores["gcd"]["accuracy"], "auroc": scores["auroc"], "seconds": seconds})
         write_json(folder / "summary.json", summary)
-    predictions, categories = read_predictions(run)
+    predictions, categories = reviewed_predictions(run.folder)
     draw_exemplars(predictions, categories, folder / "categories.png")
     return summary
 

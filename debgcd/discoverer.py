@@ -26,6 +26,7 @@ from debgcd.review.log import Log, changed, outcome
 from debgcd.run.categories import Category, find, living
 from debgcd.run.directory import new_run, require_new
 from debgcd.run.model_folder import LABELS, Label, Model, save_model
+from debgcd.run.predictions import Prediction, rows_of
 from debgcd.system.files import write_json
 from debgcd.system.machine import cache_folder
 from debgcd.train.decide import choose_preset
@@ -143,11 +144,11 @@ class Discoverer(BaseEstimator):
             raise UsageError(f"the method {model.config.method} has no novelty detector; use method='debgcd'")
         return self._each(X, lambda usable: prediction.ask(model, usable).novelty, fill=np.nan)
 
-    def table(self, X: Images) -> list[prediction.Prediction]:
-        """One row per usable image with the columns of predictions.csv, ready for a data frame."""
+    def table(self, X: Images) -> list[Prediction]:
+        """One row per usable image with the columns of predictions.csv, ready for a data frame; None where it is empty."""
         with tempfile.TemporaryDirectory(prefix="debgcd-") as folder:
             usable = prediction.usable_images(_listed(given_images(X), Path(folder)), None)
-            return prediction.prediction_rows(prediction.tabulate(self._fitted(), usable))
+            return rows_of(prediction.tabulate(self._fitted(), usable))
 
     @property
     def classes_(self) -> NDArray[Any]:

@@ -252,8 +252,8 @@ def test_a_path_in_a_table_of_ones_own_keeps_its_quote(tmp_path: Path) -> None:
 
 
 def test_predictions_are_harmless_and_read_back(train: Train, tiny_folder: Path, tmp_path: Path) -> None:
+    from debgcd.review.log import reviewed_predictions
     from debgcd.run.directory import open_run
-    from debgcd.train.finish import read_predictions
 
     name = "=HYPERLINK(1)"
     (tiny_folder / "labelled" / "cat").rename(tiny_folder / "labelled" / name)
@@ -264,5 +264,5 @@ def test_predictions_are_harmless_and_read_back(train: Train, tiny_folder: Path,
         assert f",'{name}" in text and f",{name}" not in text
     found = open_run(run)
     assert found.manifest.classes == (name, "dog")
-    rows, _ = read_predictions(found)
+    rows, _ = reviewed_predictions(run)
     assert name in {row["id"] for row in rows} == {row["name"] for row in rows} == {row["top1_id"] for row in rows}

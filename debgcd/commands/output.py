@@ -15,9 +15,9 @@ from debgcd.errors import UsageError
 from debgcd.system.progress import escaped
 
 if TYPE_CHECKING:
-    from debgcd.infer.predict import Prediction
     from debgcd.run.categories import Category
     from debgcd.run.model_folder import Novel
+    from debgcd.run.predictions import Prediction
 
 
 RUN = ("config.yaml", "manifest.csv")  # a folder with both is a run directory
@@ -112,19 +112,18 @@ def print_found(
     )
     lines = []
     for each in (new + known)[:LISTED]:
-        found = sorted(members[each.category], key=lambda row: -float(row["confidence"]))
-        sure = sum(float(row["confidence"]) for row in found) / len(found)
-        files = [Path(str(row["path"]).partition("#xywh=")[0]).stem for row in found[:3]]
+        found = sorted(members[each.category], key=lambda row: -row["confidence"])
+        sure = sum(row["confidence"] for row in found) / len(found)
+        files = [Path(row["path"].partition("#xywh=")[0]).stem for row in found[:3]]
         kind = "known" if each.known else "new"
         lines.append([each.name, kind, str(len(found)), f"{100 * sure:.0f} %", *files, *[""] * (3 - len(files))])
     print()
     short_table(["category", "", "images", "sure", "examples", "", ""], lines)
     if len(used) > LISTED:
         print(f"... and {len(used) - LISTED} more")
-    look_new = [row["looks_new"] for row in rows if row["looks_new"] != ""]
+    look_new = [row["looks_new"] for row in rows if row["looks_new"] is not None]
     if look_new and novel is not None:
-        count = sum(value in (True, "true") for value in look_new)
-        print(f"\n{count} of {len(look_new)} images look new ({_errors(novel)}).")
+        print(f"\n{sum(look_new)} of {len(look_new)} images look new ({_errors(novel)}).")
     print_accuracy(scores)
     if health is not None:
         print("The run is healthy." if health["healthy"] else f"Warning: in training, {health['problem']}.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from debgcd.commands.arguments import Subparsers, add_cache, add_command
 from debgcd.commands.output import add_force, require_free
@@ -61,14 +61,14 @@ def predict(options: argparse.Namespace) -> None:
 
 def _print(model: Model, manifest: Manifest) -> None:
     """To standard output, as rows come."""
-    from debgcd.infer.predict import COLUMNS, Table, predictions_csv
     from debgcd.infer.predict import predict as ask
+    from debgcd.run.predictions import COLUMNS, Table, predictions_csv
 
     terminal = sys.stdout.isatty()
 
     def form(table: Table) -> bytes:
         if terminal:
-            table = {name: _escaped(values) for name, values in table.items()}
+            table = {name: _escaped(values) if COLUMNS[name] is str else values for name, values in table.items()}
         return predictions_csv(table, header=False).encode("utf-8", "surrogateescape")
 
     skipped, begun = list(manifest.skipped), False
@@ -83,7 +83,7 @@ def _print(model: Model, manifest: Manifest) -> None:
 def _write(model: Model, manifest: Manifest, out: Path, listed: Path) -> None:
     """Into a file, through a folder of finished parts beside it: a command that was stopped goes on when it is repeated."""
     from debgcd.data.manifest import write_skipped
-    from debgcd.infer.parts import Parts
+    from debgcd.infer.predict import Parts
     from debgcd.infer.predict import predict as ask
 
     kept = Parts(out, model, manifest)
@@ -101,7 +101,5 @@ def _write(model: Model, manifest: Manifest, out: Path, listed: Path) -> None:
         say(f"files that cannot be used: {len(skipped)}; for the reasons see {listed}")
 
 
-def _escaped(values: Any) -> Any:
-    if isinstance(values, list) or (values is not None and values.dtype == object):
-        return [escaped(value) for value in values]
-    return values
+def _escaped(texts: list[str | None]) -> list[str | None]:
+    return [None if text is None else escaped(text) for text in texts]

@@ -134,13 +134,14 @@ def _report(run: Run, options: argparse.Namespace) -> None:
 
 def _print_results(run: Run) -> None:
     """Print what a finished run found, and where it is."""
+    from debgcd.review.log import reviewed_predictions
     from debgcd.run.model_folder import read_novel
     from debgcd.train.continue_run import became
-    from debgcd.train.finish import read_evaluation, read_health, read_predictions
+    from debgcd.train.finish import read_evaluation, read_health
 
     if distributed.rank():
         return
-    rows, categories = read_predictions(run)
+    rows, categories = reviewed_predictions(run.folder)
     scores = read_evaluation(run) if run.evaluation.exists() else {}
     print_found(rows, categories, read_novel(run.model), scores, read_health(run))
     told = became(run, rows, categories)

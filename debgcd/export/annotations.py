@@ -12,11 +12,11 @@ from debgcd import __version__
 from debgcd.data.image.crop import Box, Crop, Picture
 from debgcd.data.image.decode import Unusable, file_size
 from debgcd.export.items import Item, items, kept, tell_left_out
+from debgcd.review.log import reviewed_predictions
 from debgcd.review.state import ACCEPTED, REJECTED
 from debgcd.run.directory import Run
 from debgcd.system.files import write_json, write_text
 from debgcd.system.progress import progress, say
-from debgcd.train.finish import read_predictions
 
 Size = tuple[int, int]  # width, height
 
@@ -39,7 +39,7 @@ def write_coco(run: Run, out: Path) -> None:
             notes.append(note | ({} if item.confidence is None else {"score": item.confidence}))
     listed = [
         {"id": category.category + 1, "name": category.name, "supercategory": "known" if category.known else "new"}
-        for category in read_predictions(run)[1]
+        for category in reviewed_predictions(run.folder)[1]
         if category.merged_into is None
     ]
     info = {"description": f"categories found by debgcd {__version__}", "version": "1.0"}
@@ -55,7 +55,10 @@ def write_labelstudio(run: Run, out: Path) -> None:
     found = items(run)
     boxes = any(item.is_crop for item in found)
     write_json(out, [_boxes_task(*file) for file in _files(found)] if boxes else [_task(item) for item in found])
-    write_text(setup_of(out), _setup([one.name for one in read_predictions(run)[1] if one.merged_into is None], boxes))
+    write_text(
+        setup_of(out),
+        _setup([one.name for one in reviewed_predictions(run.folder)[1] if one.merged_into is None], boxes),
+    )
     say("Label Studio must serve local files from / (LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT)")
 
 

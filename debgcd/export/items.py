@@ -15,12 +15,12 @@ from debgcd.data.image.crop import Crop, Picture, number_text
 from debgcd.data.image.decode import Unusable, decode, regular_file
 from debgcd.data.sources import CLUTTER, IMAGE_SUFFIXES
 from debgcd.errors import DataError, UsageError
-from debgcd.infer.predict import Prediction
+from debgcd.review.log import reviewed_predictions
 from debgcd.review.state import ACCEPTED, REJECTED
 from debgcd.run.categories import Category
 from debgcd.run.directory import Run
+from debgcd.run.predictions import Prediction
 from debgcd.system.progress import progress, say
-from debgcd.train.finish import read_predictions
 
 UNSAFE = re.compile(r'[\x00-\x1f\x7f<>:"/\\|?*\u2028\u2029]+')  # not allowed on some system, or misread by some tool
 RESERVED = {*CLUTTER, "con", "prn", "aux", "nul", *(f"{port}{i}" for port in ("com", "lpt") for i in range(1, 10))}
@@ -49,29 +49,29 @@ class Item:
     @property
     def review(self) -> str:
         """What a reviewer said of it: open, accepted or rejected."""
-        return ACCEPTED if self.row is None else str(self.row["review"])
+        return ACCEPTED if self.row is None else self.row["review"]
 
     @property
     def confidence(self) -> float | None:
-        return None if self.row is None else float(self.row["confidence"])
+        return None if self.row is None else self.row["confidence"]
 
     @property
     def novelty(self) -> float | None:
-        return None if self.row is None or self.row["novelty"] == "" else float(self.row["novelty"])
+        return None if self.row is None else self.row["novelty"]
 
 
 def items(run: Run) -> list[Item]:
     """The training images of a finished run, the unlabelled ones first, as a reviewer left them."""
-    rows, categories = read_predictions(run)
+    rows, categories = reviewed_predictions(run.folder)
     manifest = run.manifest
-    said = {str(row["path"]): row for row in rows}
+    said = {row["path"]: row for row in rows}
     number = {name: i for i, name in enumerate(manifest.classes)}
     free, labelled = [], []
     for i in manifest.training_rows:
         picture, label = manifest.paths[i], manifest.labels[i]
         if label is None:
             row = said[str(picture)]
-            free.append(Item(picture, categories[int(row["category"])], row))
+            free.append(Item(picture, categories[row["category"]], row))
         else:
             labelled.append(Item(picture, categories[number[label]], None))
     return free + labelled

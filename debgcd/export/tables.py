@@ -2,53 +2,23 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
-from typing import Any
 
-from debgcd.errors import UsageError
 from debgcd.export.items import items
 from debgcd.run.directory import Run
-from debgcd.system.files import csv_text, write_bytes, write_text
-
-TRUTHS = ("known", "looks_new")  # columns of true and false
-TEXTS = ("path", "id", "name", "review")
+from debgcd.run.predictions import REVIEWED, Table, predictions_csv, predictions_parquet, table_of
+from debgcd.system.files import write_bytes, write_text
 
 
 def write_csv(run: Run, out: Path) -> None:
     """As predictions.csv; a cell that a spreadsheet would compute gets a quote, which `files.csv_field` removes."""
-    rows = _rows(run)
-    names = list(rows[0]) if rows else []
-    write_text(out, csv_text(names, ([_cell(row[name]) for name in names] for row in rows)))
+    write_text(out, predictions_csv(_table(run)))
 
 
 def write_parquet(run: Run, out: Path) -> None:
     """The same columns with types."""
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise UsageError("parquet needs pyarrow: pip install 'debgcd[parquet]'") from error
-    rows = _rows(run)
-    columns = {name: [_typed(name, row[name]) for row in rows] for name in (rows[0] if rows else [])}
-    content = io.BytesIO()
-    pyarrow.parquet.write_table(pyarrow.table(columns), content)
-    write_bytes(out, content.getvalue())
+    write_bytes(out, predictions_parquet(_table(run)))
 
 
-def _rows(run: Run) -> list[dict[str, Any]]:
-    return [item.row for item in items(run) if item.row is not None]
-
-
-def _cell(value: Any) -> Any:
-    return str(value).lower() if isinstance(value, bool) else value
-
-
-def _typed(name: str, value: Any) -> Any:
-    if value == "":
-        return None
-    if name in TRUTHS:
-        return value if isinstance(value, bool) else value == "true"
-    if name in TEXTS or name.endswith("_id"):
-        return value
-    return int(value) if name == "category" else float(value)
+def _table(run: Run) -> Table:
+    return table_of([item.row for item in items(run) if item.row is not None], REVIEWED)

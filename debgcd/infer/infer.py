@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -12,25 +11,11 @@ from torch import Tensor
 
 from debgcd.methods.base import Method
 from debgcd.model.network import Network, Output
+from debgcd.run.predictions import TOP, Inference
 from debgcd.system import distributed
 from debgcd.tokens.sources import Tokens, own_centre_batches
 
-TOP = 3
 BLOCK = 4096  # features that the heads take at once
-
-
-@dataclass(frozen=True)
-class Inference:
-    """What a network says of N images, in their order."""
-
-    top: NDArray[np.int64]  # (N, min(3, K)) categories, the most probable first
-    probability: NDArray[np.float32]  # of each of them
-    novelty: NDArray[np.float32] | None = None  # (N,) where the method has a detector and it was asked
-    others: dict[str, NDArray[np.int64]] = field(default_factory=dict)  # (N,) of further classifiers, by name
-
-    @property
-    def category(self) -> NDArray[np.int64]:
-        return self.top[:, 0]
 
 
 @torch.no_grad()

@@ -1,96 +1,46 @@
-"""Rows of predictions.csv, and categories of new images from a trained model."""
+"""Categories of new images from a trained model, in parts of bounded memory; on disk, the parts are resumable."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from debgcd.data.image.crop import Picture
+from debgcd import __version__
 from debgcd.data.loader import default_workers, from_files
 from debgcd.data.manifest import Manifest, Skipped
 from debgcd.data.scan import scan
 from debgcd.errors import DataError, UsageError
-from debgcd.infer.infer import TOP, Inference, features, infer, probabilities
+from debgcd.infer.infer import features, infer, probabilities
 from debgcd.review.log import carry
-from debgcd.run.categories import Category, living
-from debgcd.run.model_folder import Model, Novel, load_model
+from debgcd.run.model_folder import Model, load_model
+from debgcd.run.predictions import (
+    Inference,
+    Table,
+    is_parquet,
+    join_csv,
+    join_parquet,
+    prediction_table,
+    predictions_csv,
+    predictions_parquet,
+    pyarrow,
+)
 from debgcd.system import distributed
-from debgcd.system.files import csv_cell
-from debgcd.system.progress import Report, progress
+from debgcd.system.files import named_errors, read_json, write_bytes, write_json
+from debgcd.system.progress import Report, progress, say
 from debgcd.tokens.sources import FreshTokens
 
-Prediction = dict[str, str | int | float | bool]  # one row of predictions.csv, by column
-Table = dict[str, Any]  # a column by name: one value per image, or None where there is nothing to say
-
+STATE = "state.json"
 UNIT = 8192  # images per rank in a part: the most that is in memory, and that a kill can lose
-COLUMNS = ["path", "category", "id", "name", "known", "confidence", "novelty"]
-COLUMNS += [f"top{i}_{what}" for i in range(1, TOP + 1) for what in ("id", "p")]
-COLUMNS += ["looks_new"]
-
-
-def prediction_table(
-    paths: Sequence[Picture], inference: Inference, categories: Sequence[Category], novel: Novel | None
-) -> Table:
-    """The columns of predictions.csv."""
-    ids = np.array([category.merged_into or category.id for category in categories], object)
-    names = np.array([category.name for category in categories], object)
-    known, best = (
-        np.array([category.known for category in categories]),
-        np.array(living(categories))[inference.category],
-    )
-    table: Table = {
-        "path": [str(path) for path in paths],
-        "category": best,
-        "id": ids[best],
-        "name": names[best],
-        "known": known[best],
-        "confidence": inference.probability[:, 0],
-        "novelty": inference.novelty,
-    }
-    for rank in range(TOP):
-        there = rank < inference.top.shape[1]
-        table[f"top{rank + 1}_id"] = ids[inference.top[:, rank]] if there else None
-        table[f"top{rank + 1}_p"] = inference.probability[:, rank] if there else None
-    known_limit = inference.novelty is not None and novel is not None
-    table["looks_new"] = inference.novelty > novel.above if known_limit else None  # type: ignore[union-attr,operator]
-    return table
-
-
-def prediction_rows(table: Table) -> list[Prediction]:
-    """One row per image; an empty text where there is nothing to say."""
-    count = len(table["path"])
-    columns = {name: np.full(count, "") if table[name] is None else np.asarray(table[name]) for name in COLUMNS}
-    return [dict(zip(COLUMNS, row, strict=True)) for row in zip(*(c.tolist() for c in columns.values()), strict=True)]
-
-
-def predictions_csv(table: Table, header: bool = True) -> str:
-    """The table as CSV, with true/false and six decimals."""
-    columns = [_cells(table[name], len(table["path"])) for name in COLUMNS]
-    rows = [",".join(COLUMNS)] if header else []
-    rows += map(",".join, zip(*columns, strict=True))
-    return "\n".join(rows) + "\n" if rows else ""
-
-
-def _cells(values: Any, count: int) -> list[str]:
-    """A column as text; formatted at once, because a loop over a million rows would take a minute."""
-    if values is None:
-        return [""] * count
-    if isinstance(values, list):
-        return [csv_cell(text) for text in values]
-    if values.dtype == object:  # few texts, each many times
-        texts = {text: csv_cell(text) for text in set(values)}
-        return [texts[text] for text in values]
-    if values.dtype == bool:
-        return np.where(values, "true", "false").tolist()
-    form = "%.6f\n" if values.dtype.kind == "f" else "%d\n"
-    return (form * count % tuple(values.tolist())).split("\n")[:-1]
 
 
 def open_model(folder: Path, cache: Path, backbone: str | None = None) -> Model:
@@ -113,14 +63,17 @@ class Part:
     skipped: list[Skipped]
 
 
+def csv_part(table: Table) -> bytes:
+    """Rows as bytes of a part of a CSV file."""
+    return predictions_csv(table, header=False).encode("utf-8", "backslashreplace")
+
+
 def predict(
     model: Model,
     manifest: Manifest,
     workers: int | None = None,
     done: int = 0,
-    form: Callable[[Table], bytes] = lambda table: predictions_csv(table, header=False).encode(
-        "utf-8", "backslashreplace"
-    ),
+    form: Callable[[Table], bytes] = csv_part,
 ) -> Iterator[Part]:
     """Categories, confidence and novelty of the images of a list from number `done` on, in parts of bounded size.
 
@@ -143,6 +96,78 @@ def predict(
             yield Part(done, tables, rows, skipped)
             if report is not None:
                 report(done, total)
+
+
+class Parts:
+    """The table in `out`, CSV or Parquet, written part by part: a command that was stopped continues with the next part.
+
+    .OUT.partial/{state.json, 000000008192-0, ...} lie beside OUT. Each part is whole; the state lists those that exist.
+    form: makes a part's bytes.
+    """
+
+    def __init__(self, out: Path, model: Model, manifest: Manifest):
+        self._out = Path(os.path.realpath(out))
+        self._folder = self._out.with_name(f".{self._out.name}.partial")
+        self._parquet = is_parquet(out)
+        if self._parquet:
+            pyarrow()  # refused now rather than after the first part
+        self.form: Callable[[Table], bytes] = predictions_parquet if self._parquet else csv_part
+        names = hashlib.sha256("\0".join(map(str, manifest.paths)).encode("utf-8", "surrogateescape")).hexdigest()
+        said = [category.to_json() for category in model.categories]  # a review may have changed names
+        self._facts = {"debgcd": __version__, "model": model.sha256, "images": names, "parquet": self._parquet}
+        self._facts["categories"] = hashlib.sha256(json.dumps(said).encode()).hexdigest()
+        self._done, self._rows = 0, 0
+        self._parts: list[str] = []
+
+    def begin(self) -> int:
+        """How many images an earlier command has done."""
+        try:
+            state = read_json(self._folder / STATE)
+            if state["facts"] == self._facts:
+                self._done, self._rows, self._parts = int(state["done"]), int(state["rows"]), list(state["parts"])
+        except (OSError, ValueError, KeyError, TypeError):
+            pass
+        if self._done:
+            say(f"{self._done} images are done already: going on")
+            return self._done
+        with named_errors(self._folder):
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._out.parent.mkdir(parents=True, exist_ok=True)
+        return 0
+
+    def add(self, part: Part) -> None:
+        """Keep a part; the state is written last, so that all that it counts is there."""
+        self._folder.mkdir(exist_ok=True)
+        for i, content in enumerate(part.tables):
+            if content:
+                self._parts.append(f"{part.end:012d}-{i}")
+                write_bytes(self._folder / self._parts[-1], content)
+        write_json(self._folder / f"{part.end:012d}.skipped.json", [asdict(entry) for entry in part.skipped])
+        self._done, self._rows = part.end, self._rows + part.rows
+        state = {"facts": self._facts, "done": self._done, "rows": self._rows, "parts": self._parts}
+        write_json(self._folder / STATE, state)
+
+    def finish(self) -> tuple[int, list[Skipped]]:
+        """Join the parts; returns how many rows there are, and what was skipped."""
+        skipped = [
+            Skipped(**entry) for path in sorted(self._folder.glob("*.skipped.json")) for entry in read_json(path)
+        ]
+        special = self._out.exists() and not self._out.is_file()  # a pipe or a device cannot be replaced
+        temporary = self._out if special else self._out.with_name(f".{self._out.name}.tmp")
+        try:
+            with named_errors(self._out):
+                with open(temporary, "wb") as file:
+                    (join_parquet if self._parquet else join_csv)((self._folder / name for name in self._parts), file)
+                    if not special:
+                        file.flush()
+                        os.fsync(file.fileno())
+                if not special:
+                    os.replace(temporary, self._out)
+        finally:
+            if not special:
+                temporary.unlink(missing_ok=True)
+        shutil.rmtree(self._folder, ignore_errors=True)
+        return self._rows, skipped
 
 
 def _unusable(skipped: Sequence[Skipped], total: int) -> DataError:

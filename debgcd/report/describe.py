@@ -110,7 +110,7 @@ def _borderline(look: Look, images: list[int]) -> list[int]:
 
     def lead(image: int) -> float:
         row = look.rows[image]
-        return float(row["top1_p"]) - float(row["top2_p"] or 0)
+        return row["top1_p"] - (row["top2_p"] or 0)
 
     return sorted((image for image in images if lead(image) < UNSURE), key=lead)
 

@@ -15,8 +15,8 @@ from debgcd.cluster.estimate_k import Estimate
 from debgcd.data.image.decode import Unusable, decode
 from debgcd.errors import UsageError
 from debgcd.run.categories import Category
+from debgcd.run.predictions import Prediction
 from debgcd.system.files import write_bytes
-from debgcd.train.finish import Prediction
 
 INK, FAINT, EMPTY = "#1f2430", "#6b7280", "#e5e7eb"
 
@@ -36,7 +36,7 @@ def draw_exemplars(
 ) -> None:
     """Write a PNG with one row per category: its name, its size and its most confident images."""
     members = defaultdict(list)
-    for row in sorted(predictions, key=lambda row: (-float(row["confidence"]), str(row["path"]))):
+    for row in sorted(predictions, key=lambda row: (-row["confidence"], row["path"])):
         members[row["category"]].append(row)
     height = len(categories) * (TILE + GAP) + GAP
     sheet = Image.new("RGB", (LABEL + columns * (TILE + GAP) + GAP, height), "white")
@@ -48,7 +48,7 @@ def draw_exemplars(
         kind = "known class" if category.known else "discovered"
         pen.text((16, top + 40), f"{kind} · {len(found)} images", fill=FAINT, font=small)
         for j, row in enumerate(found[:columns]):
-            sheet.paste(_tile(Path(str(row["path"]))), (LABEL + GAP + j * (TILE + GAP), top))
+            sheet.paste(_tile(Path(row["path"])), (LABEL + GAP + j * (TILE + GAP), top))
     _write_png(sheet, path)
 
 

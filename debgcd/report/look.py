@@ -21,15 +21,14 @@ from debgcd.data.image.crop import Picture
 from debgcd.data.sampler import Draws
 from debgcd.data.scan import scan
 from debgcd.errors import DataError
-from debgcd.infer.infer import TOP
-from debgcd.infer.predict import Prediction
 from debgcd.report.trust import Evidence, Floats, Ids, category_means, trust
+from debgcd.review.log import reviewed_predictions
 from debgcd.run.categories import Category, living
 from debgcd.run.directory import Run
+from debgcd.run.predictions import TOP, Prediction
 from debgcd.system.progress import progress
 from debgcd.tokens.sources import centre_batches
 from debgcd.train.decide import run_backbone
-from debgcd.train.finish import read_predictions
 from debgcd.train.setup import centre_tokens, frozen_features
 from debgcd.train.start import open_setup
 
@@ -74,18 +73,18 @@ class Look:
 
 def look(run: Run, cache: Path) -> Look:
     """Ask the run's network about all of its training images that are still there."""
-    predictions, every = read_predictions(run)
+    predictions, every = reviewed_predictions(run.folder)
     categories, number = _living(every)
     into = {one.id: categories[number[one.category]].id for one in every}
     for row in predictions:
-        row["category"] = int(number[int(row["category"])])
+        row["category"] = int(number[row["category"]])
         for name in (f"top{i}_id" for i in range(1, TOP + 1)):
-            row[name] = into.get(str(row[name]), "")
+            row[name] = into.get(row[name])
     label, paths = run.manifest.training_labels, run.manifest.training_paths
-    by_path = {str(row["path"]): row for row in predictions}
+    by_path = {row["path"]: row for row in predictions}
     rows = {i: by_path[str(paths[i])] for i in np.flatnonzero(label < 0).tolist()}
     category = label.copy()
-    category[list(rows)] = [int(row["category"]) for row in rows.values()]
+    category[list(rows)] = [row["category"] for row in rows.values()]
     there, (feature, others, other_view) = of_readable(run, lambda there: _ask(run, there, cache))
     doubts = _doubts(run, there, cache)
     k, free = len(categories), label[there] < 0
@@ -97,7 +96,7 @@ def look(run: Run, cache: Path) -> Look:
         others={name: number[other[free]] for name, other in others.items()},
         other_view=None if other_view is None else number[other_view[free]],
         cluster=_second_clustering(feature, torch.from_numpy(label[there]), k, run.config.seed)[free],
-        confidence=np.array([float(rows[i]["confidence"]) for i in there[free].tolist()]),
+        confidence=np.array([rows[i]["confidence"] for i in there[free].tolist()]),
     )
     score, parts = trust(evidence, k)
     return Look(run, categories, rows, label, category, there, feature.numpy(), means, score, parts, doubts)

@@ -87,10 +87,10 @@ def page_data(look: Look, cache: Path) -> dict[str, Any]:
 
     def column(name: str, rounded: int = 4) -> list[float | None] | None:
         """A column of predictions.csv; None if the run has no such numbers."""
-        values = [row.get(name, "") for row in rows]
-        return [None if v == "" else round(float(v), rounded) for v in values] if any(v != "" for v in values) else None
+        values = [row.get(name) for row in rows]
+        return [None if v is None else round(v, rounded) for v in values] if set(values) - {None} else None
 
-    looks_new = [row.get("looks_new", "") for row in rows]
+    looks_new = [row.get("looks_new") for row in rows]
     truths = [look.run.manifest.truths[row] for row in look.run.manifest.training_rows[chosen]]
     images = {
         "path": [_shown_name(look, path) for path in paths],
@@ -98,7 +98,7 @@ def page_data(look: Look, cache: Path) -> dict[str, Any]:
         "category": look.category[chosen].tolist(),
         "confidence": column("confidence"),
         "novelty": column("novelty"),
-        "looks_new": [value == "true" for value in looks_new] if any(looks_new) else None,
+        "looks_new": [value is True for value in looks_new] if set(looks_new) - {None} else None,
         "next": [_next(row, index) for row in rows],
         "truth": truths if look.run.manifest.has_truth else None,
         "x": place[0],
@@ -119,7 +119,7 @@ def page_data(look: Look, cache: Path) -> dict[str, Any]:
 
 def _category(look: Look, c: int, described: Description, number: dict[int, int]) -> dict[str, Any]:
     rows = [look.rows[image] for image in np.flatnonzero((look.category == c) & (look.label < 0)).tolist()]
-    novelty = [float(row["novelty"]) for row in rows if row["novelty"] != ""]
+    novelty = [row["novelty"] for row in rows if row["novelty"] is not None]
     category = look.categories[c]
     return {
         "id": category.id,
@@ -128,7 +128,7 @@ def _category(look: Look, c: int, described: Description, number: dict[int, int]
         "size": len(rows),
         "trust": _number(look.trust[c]),
         "parts": {name: _number(part[c]) for name, part in look.parts.items()},
-        "confidence": _number(np.mean([float(row["confidence"]) for row in rows])) if rows else None,
+        "confidence": _number(np.mean([row["confidence"] for row in rows])) if rows else None,
         "novelty": _number(np.mean(novelty)) if novelty else None,
         "like": described.like,
         "group": described.group,
@@ -163,7 +163,7 @@ def _places(look: Look, chosen: list[int]) -> tuple[list[list[float | None]], st
 
 def _next(row: dict[str, Any], index: dict[str, int]) -> list[list[float]]:
     """The second and third category and their probabilities."""
-    return [[index[row[f"top{i}_id"]], round(float(row[f"top{i}_p"]), 4)] for i in (2, 3) if row.get(f"top{i}_id")]
+    return [[index[row[f"top{i}_id"]], round(row[f"top{i}_p"], 4)] for i in (2, 3) if row.get(f"top{i}_id")]
 
 
 def _sentence(look: Look) -> str:
@@ -180,7 +180,7 @@ def _sentence(look: Look) -> str:
 def _cards(look: Look) -> list[tuple[str, object, str]]:
     """What was found at a glance: name, value, detail."""
     known, size = len(look.run.manifest.classes), look.size
-    confidence = np.array([float(row["confidence"]) for row in look.rows.values()])
+    confidence = np.array([row["confidence"] for row in look.rows.values()])
     trusted = int((np.nan_to_num(look.trust[known:]) >= TRUSTED).sum())
     skipped = len(_skipped(look.run))
     cards: list[tuple[str, object, str]] = [

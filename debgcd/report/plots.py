@@ -19,10 +19,11 @@ from debgcd.estimate import from_run
 from debgcd.infer.infer import features, infer
 from debgcd.model.vit import VitBackbone
 from debgcd.report.describe import project
+from debgcd.review.log import reviewed_predictions
 from debgcd.run.directory import Run
 from debgcd.system.files import parse_json, write_bytes
 from debgcd.train.decide import run_backbone
-from debgcd.train.finish import read_evaluation, read_predictions
+from debgcd.train.finish import read_evaluation
 from debgcd.train.setup import fresh_tokens
 from debgcd.train.start import open_setup
 
@@ -188,13 +189,13 @@ def novelty(figure: Figure, runs: Sequence[Run], cache: Path) -> None:
     parts = _parts(runs)
     for run, axes in _columns(figure, runs, len(parts), 3.2 * len(parts)):
         manifest, known = run.manifest, len(run.manifest.classes)
-        rows, _ = read_predictions(run)
-        if not rows or rows[0]["novelty"] == "":
+        rows, _ = reviewed_predictions(run.folder)
+        if not rows or rows[0]["novelty"] is None:
             raise DataError(
                 f"{run.folder}: {run.config.method} gives no novelty score, so there is no histogram to show"
             )
         truth = manifest.truth_ids(manifest.training_rows)[manifest.training_labels < 0]
-        score = np.array([float(row["novelty"]) for row in rows])
+        score = np.array([row["novelty"] for row in rows])
         said = "" if (truth >= 0).any() else " by category (truth is not known)"
         new = truth >= known if not said else np.array([not row["known"] for row in rows])
         have = truth >= 0 if not said else np.ones(len(rows), bool)
@@ -218,8 +219,8 @@ def errors(figure: Figure, runs: Sequence[Run], cache: Path) -> None:
     if not all(found):
         for run, scores in zip(runs, found, strict=True):
             if not scores:
-                rows, categories = read_predictions(run)
-                size = np.bincount([int(row["category"]) for row in rows], minlength=len(categories))
+                rows, categories = reviewed_predictions(run.folder)
+                size = np.bincount([row["category"] for row in rows], minlength=len(categories))
                 axis.bar(range(len(size)), size, color=[OLD if c.known else NEW for c in categories])
                 axis.set(
                     xlabel="category",
@@ -292,7 +293,7 @@ def _classes(run: Run) -> tuple[NDArray[np.int64], int, str]:
     if (truth[label < 0] >= 0).any():
         return np.where(label < 0, truth, -1), known, "true classes"
     ids = np.full(len(label), -1)
-    ids[label < 0] = [int(row["category"]) for row in read_predictions(run)[0]]
+    ids[label < 0] = [row["category"] for row in reviewed_predictions(run.folder)[0]]
     return ids, known, "categories"
 
 
@@ -310,10 +311,10 @@ def _two(axis: Any, score: NDArray[Any], new: NDArray[np.bool_], title: str) -> 
 
 
 def _confidence(axis: Any, run: Run) -> None:
-    rows, _ = read_predictions(run)
+    rows, _ = reviewed_predictions(run.folder)
     for known, colour, label in ((True, OLD, "known classes"), (False, NEW, "new categories")):
         axis.hist(
-            [float(row["confidence"]) for row in rows if row["known"] is known],
+            [row["confidence"] for row in rows if row["known"] is known],
             BINS,
             color=colour,
             alpha=0.6,

@@ -6,7 +6,6 @@ says of the model's categories is carried in model/categories.json, because a mo
 
 from __future__ import annotations
 
-import csv
 import errno
 import hashlib
 import json
@@ -22,7 +21,8 @@ from typing import Any
 from debgcd.errors import DataError, UsageError
 from debgcd.review.state import Line, Review, replay
 from debgcd.run.categories import RESTORE, Category, read_categories
-from debgcd.system.files import csv_field, lock, named_errors, parse_json, read_json, write_json
+from debgcd.run.predictions import Prediction, read_predictions, rows_of
+from debgcd.system.files import lock, named_errors, parse_json, read_json, write_json
 
 LOG = "decisions.jsonl"
 
@@ -42,13 +42,28 @@ def read_base(run: Path) -> tuple[dict[str, str], list[Category], list[Line]]:
     model = run / "model"
     try:
         known = read_json(model / "config.json")["known"]
-        with open(run / "predictions.csv", encoding="utf-8", newline="") as file:
-            predicted = {csv_field(row["path"]): csv_field(row["id"]) for row in csv.DictReader(file)}
+        said = read_predictions(run / "predictions.csv", ("path", "id"))
     except FileNotFoundError as error:
         raise UsageError(f"{run} is not a finished run: it has no {Path(error.filename).name}") from error
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{run}: what its model said cannot be read ({error}); {RESTORE}") from error
-    return predicted, *_without_review(read_categories(model, known))
+    return dict(zip(said["path"], said["id"], strict=True)), *_without_review(read_categories(model, known))
+
+
+def reviewed_predictions(run: Path) -> tuple[list[Prediction], list[Category]]:
+    """The rows of a finished run's predictions.csv and its categories, both as a reviewer left them.
+
+    A row has one more column, `review`: open, accepted or rejected. The file itself stays what the model said.
+    """
+    review = read_review(run)
+    categories = outcome(review)
+    by_id = {category.id: category for category in categories}
+    rows = rows_of(read_predictions(run / "predictions.csv"))
+    for row in rows:
+        category = by_id[review.category[row["path"]]]
+        row |= {"category": category.category, "id": category.id, "name": category.name, "known": category.known}
+        row["review"] = review.status(row["path"])
+    return rows, categories
 
 
 def _without_review(categories: Sequence[Category]) -> tuple[list[Category], list[Line]]:

@@ -20,11 +20,11 @@ from debgcd.config.schema import Config
 from debgcd.data.image.crop import Picture
 from debgcd.data.manifest import Manifest, relabelled
 from debgcd.errors import DataError, UsageError
-from debgcd.infer.predict import Prediction
 from debgcd.review.log import read_review
 from debgcd.review.state import ACCEPTED, OPEN, REJECTED, Review
 from debgcd.run.categories import Category
 from debgcd.run.directory import Run
+from debgcd.run.predictions import Prediction
 from debgcd.system.files import read_json
 from debgcd.system.progress import say
 
@@ -154,14 +154,14 @@ def _tell(run: Run, found: Manifest, before: Before) -> None:
 def became(run: Run, rows: Sequence[Prediction], categories: Sequence[Category]) -> list[str]:
     """What became of each category of the run that this one began from, in words; and which are new.
 
-    rows, categories: what `read_predictions` gives.
+    rows, categories: what `reviewed_predictions` gives.
     """
     before = read_before(run)
     if before is None:
         return []
     names = {each.id: each.name for each in categories}
     classes = set(run.manifest.classes)
-    of = {str(row["path"]): str(row["id"]) for row in rows}
+    of = {row["path"]: row["id"] for row in rows}
     where: dict[int, Counter[str]] = {}
     for image, place in before.rows.items():
         if image in of:

@@ -13,8 +13,9 @@ from torch.nn.functional import normalize
 from debgcd.cluster.kmeans import kmeans
 from debgcd.errors import DataError
 from debgcd.evaluate import novelty_auroc, score
-from debgcd.infer.infer import Inference, features_shared, infer_features, infer_shared
+from debgcd.infer.infer import features_shared, infer_features, infer_shared
 from debgcd.run.directory import Run
+from debgcd.run.predictions import Inference
 from debgcd.system import distributed
 from debgcd.tokens.sources import Tokens
 from debgcd.train.setup import Setup, fresh_tokens

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -16,17 +15,17 @@ from torch.nn.functional import normalize
 from debgcd.config.schema import Config
 from debgcd.errors import DataError
 from debgcd.evaluate import score
-from debgcd.infer.infer import Inference, infer_shared
-from debgcd.infer.predict import Prediction, prediction_table, predictions_csv
+from debgcd.infer.infer import infer_shared
 from debgcd.methods import create
 from debgcd.novelty.vote import Neighbours
-from debgcd.review.log import LOG, outcome, read_log, read_review
+from debgcd.review.log import LOG, read_log, reviewed_predictions
 from debgcd.review.state import REJECTED
-from debgcd.run.categories import Category, categories
+from debgcd.run.categories import categories
 from debgcd.run.directory import Run
 from debgcd.run.model_folder import Novel, save_model, views_label
+from debgcd.run.predictions import Inference, prediction_table, predictions_csv
 from debgcd.system import distributed
-from debgcd.system.files import csv_field, read_json, write_json, write_text
+from debgcd.system.files import read_json, write_json, write_text
 from debgcd.system.progress import say
 from debgcd.train.callbacks import Metrics
 from debgcd.train.continue_run import read_before
@@ -174,30 +173,12 @@ def read_evaluation(run: Run) -> dict[str, Any]:
     return found
 
 
-def read_predictions(run: Run) -> tuple[list[Prediction], list[Category]]:
-    """The rows of a finished run's predictions.csv, and its categories; both as a reviewer left them.
-
-    A row has one more column, `review`: open, accepted or rejected. The file itself stays what the model said.
-    """
-    review = read_review(run.folder)
-    found = outcome(review)
-    number = {one.id: one for one in found}
-    with open(run.predictions, encoding="utf-8", newline="") as file:
-        rows: list[Prediction] = []
-        for fields in csv.DictReader(file):
-            row = {name: csv_field(value) for name, value in fields.items()}
-            one = number[review.category[row["path"]]]
-            now: Prediction = {"category": one.category, "id": one.id, "name": one.name, "known": one.known}
-            rows.append({**row, **now, "review": review.status(row["path"])})
-    return rows, found
-
-
 def reviewed(run: Run) -> dict[str, Any]:
     """The measures of what a reviewer made of the unlabelled images, without rejected ones; empty where nobody did."""
     if not read_log(run.folder / LOG)[0]:
         return {}
-    rows, _ = read_predictions(run)
-    said = np.array([-1 if row["review"] == REJECTED else int(row["category"]) for row in rows])
+    rows, _ = reviewed_predictions(run.folder)
+    said = np.array([-1 if row["review"] == REJECTED else row["category"] for row in rows])
     truth = run.manifest.truth_ids(run.manifest.training_rows[run.manifest.training_labels < 0])
     have = (truth >= 0) & (said >= 0)
     scores = score(truth[have], said[have], len(run.manifest.classes)).to_json()

@@ -24,9 +24,8 @@ from debgcd.data.scan import scan
 from debgcd.data.sources import read_manifest
 from debgcd.data.views import resize_short_side
 from debgcd.errors import DataError, UsageError
-from debgcd.infer.infer import Inference
-from debgcd.infer.predict import prediction_rows, prediction_table
 from debgcd.run.categories import categories
+from debgcd.run.predictions import Inference, prediction_table
 from debgcd.tokens.image_cache import open_image_cache
 
 HEIGHT, WIDTH = 30, 50
@@ -197,8 +196,8 @@ def test_loader_and_image_cache_hold_the_crop(photo: Path, tmp_path: Path) -> No
 def test_predictions_tell_boxes_apart(photo: Path) -> None:
     said = Inference(np.zeros((2, 1), np.int64), np.ones((2, 1), np.float32))
     crops = [Crop(photo, (0, 0, 10, 10)), Crop(photo, (30, 15, 12.5, 10))]
-    rows = prediction_rows(prediction_table(crops, said, categories(("cat",), 1), None))
-    assert [row["path"] for row in rows] == [f"{photo}#xywh=0,0,10,10", f"{photo}#xywh=30,15,12.5,10"]
+    table = prediction_table(crops, said, categories(("cat",), 1), None)
+    assert table["path"] == [f"{photo}#xywh=0,0,10,10", f"{photo}#xywh=30,15,12.5,10"]
 
 
 def test_groups_as_numbers() -> None:

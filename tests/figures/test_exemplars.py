@@ -10,7 +10,7 @@ from PIL import Image
 
 from debgcd.report.figures import GAP, LABEL, TILE, draw_exemplars
 from debgcd.run.categories import Category
-from debgcd.train.finish import Prediction
+from debgcd.run.predictions import Prediction
 
 RED, GREEN, BLUE = (255, 0, 0), (0, 255, 0), (0, 0, 255)
 
@@ -43,8 +43,7 @@ def test_every_row_and_column_is_seen_in_full_with_a_margin(tmp_path: Path, cate
 def test_the_surest_images_come_first_and_stay_in_their_row(tmp_path: Path) -> None:
     categories = [Category(0, "known", "known", True), Category(1, "new-01", "new-01", False)]
     red, green, blue = (image(tmp_path / f"{n}.png", c) for n, c in (("r", RED), ("g", GREEN), ("b", BLUE)))
-    # confidences may be text, as in a predictions.csv that was read back
-    predictions = [row(red, 0, 0.5), row(green, 0, "0.9"), row(blue, 1, 0.7)]
+    predictions = [row(red, 0, 0.5), row(green, 0, 0.9), row(blue, 1, 0.7)]
     draw_exemplars(predictions, categories, tmp_path / "out.png", columns=3)
     sheet = np.asarray(Image.open(tmp_path / "out.png"))
     assert (tile(sheet, 0, 0) == GREEN).all()

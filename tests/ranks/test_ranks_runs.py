@@ -523,7 +523,7 @@ def test_predictions_of_two_ranks_in_parts(job: Job, shared_folder: Path, tmp_pa
 
     def killed() -> None:
         small()
-        at_call("debgcd.infer.parts.Parts.add", 3)()
+        at_call("debgcd.infer.predict.Parts.add", 3)()
 
     words.append(str(tmp_path / "two.csv"))
     codes = together(words, tmp_path / "killed", hooks={0: killed, 1: small})

@@ -31,10 +31,10 @@ from debgcd.export.onnx import VOTE, Whole, _compare
 from debgcd.methods.uno import BestHead, UNOHeadOptions, UNOHeads
 from debgcd.model.prompts import PromptedViT
 from debgcd.novelty.vote import BLOCK
+from debgcd.review.log import reviewed_predictions
 from debgcd.run.directory import Run
 from debgcd.run.model_folder import load_model
 from debgcd.system.files import csv_field
-from debgcd.train.finish import read_predictions
 
 Command = Callable[..., Any]
 
@@ -44,22 +44,23 @@ def test_csv_is_harmless_and_read_back_as_it_was(command: Command, run: Run, tmp
     assert command("export", run.folder, "--to", "csv", "-o", out).code == 0
     with open(out, encoding="utf-8", newline="") as file:
         raw = list(csv.DictReader(file))
-    rows, _ = read_predictions(run)
+    rows, _ = reviewed_predictions(run.folder)
     assert list(raw[0]) == list(rows[0])
     assert {row["id"] for row in raw} <= {f"'{CLASS}", "dog", "new-01"}  # quoted, because it begins with =
     assert not [cell for row in raw for cell in row.values() if cell[:1] in "=+@" and cell[:1]]
-    for name in ("path", "id", "name", "confidence"):
-        assert [csv_field(row[name]) for row in raw] == [str(row[name]) for row in rows]
+    for name in ("path", "id", "name"):
+        assert [csv_field(row[name]) for row in raw] == [row[name] for row in rows]
+    assert [row["confidence"] for row in raw] == [f"{row['confidence']:.6f}" for row in rows]
     assert "exists" in command("export", run.folder, "--to", "csv", "-o", out).complaint
 
 
 def test_parquet_has_types(command: Command, run: Run, tmp_path: Path) -> None:
     assert command("export", run.folder, "--to", "parquet", "-o", tmp_path / "out.parquet").code == 0
     table = pyarrow.parquet.read_table(tmp_path / "out.parquet").to_pydict()
-    rows, _ = read_predictions(run)
+    rows, _ = reviewed_predictions(run.folder)
     assert table["path"] == [row["path"] for row in rows]
     assert table["category"] == [row["category"] for row in rows] and table["known"] == [row["known"] for row in rows]
-    assert table["novelty"] == [float(row["novelty"]) for row in rows]
+    assert table["novelty"] == [np.float32(row["novelty"]) for row in rows]
 
 
 @pytest.mark.parametrize("link", tiered(["hard"], ["copy", "hard", "symlink"]))
@@ -70,7 +71,7 @@ def test_folders_are_read_back_by_check_and_train(command: Command, run: Run, tm
     assert len(manifest) == 80 and not manifest.skipped
     assert sum(label is not None for label in manifest.labels) == 10 and len(manifest.classes) == 2
     sizes = {folder.name: len(list(folder.iterdir())) for folder in (out / "unlabelled").iterdir()}
-    rows, _ = read_predictions(run)
+    rows, _ = reviewed_predictions(run.folder)
     assert sorted(sizes.values()) == sorted(np.unique([row["category"] for row in rows], return_counts=True)[1])
     one = next((out / "unlabelled").rglob("u20.png"))
     assert one.is_symlink() == (link == "symlink") and (one.lstat().st_nlink > 1) == (link == "hard")

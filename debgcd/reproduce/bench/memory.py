@@ -20,7 +20,6 @@ from debgcd.data.manifest import Manifest
 from debgcd.data.sampler import Sampler, half_labelled
 from debgcd.evaluate import score
 from debgcd.infer.infer import infer
-from debgcd.infer.predict import prediction_table, predictions_csv
 from debgcd.model.backbone import Backbone
 from debgcd.model.load import load_backbone
 from debgcd.reproduce.bench.decode import photographs
@@ -28,6 +27,7 @@ from debgcd.reproduce.bench.networks import TUNED_BLOCKS, ours, random_vit, read
 from debgcd.reproduce.bench.session import Line, Session, Shape, Work, anonymous_bytes, apart, interleave, silent
 from debgcd.run.categories import categories
 from debgcd.run.directory import create as create_run
+from debgcd.run.predictions import prediction_table, predictions_csv
 from debgcd.system.progress import progress, say
 from debgcd.tokens.bank import open_bank
 from debgcd.tokens.sources import CENTRE_BATCH

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import os
 import threading
@@ -18,7 +17,7 @@ from debgcd.review.log import LOG, Log, read_log
 from debgcd.review.page.similar import Similar
 from debgcd.review.state import ACCEPTED, OPEN, REJECTED, Line
 from debgcd.run.directory import Run, read_digests
-from debgcd.system.files import csv_field
+from debgcd.run.predictions import read_predictions
 
 STATUS = [OPEN, ACCEPTED, REJECTED]
 EXAMPLES = 6  # labelled images shown of a known class
@@ -71,15 +70,15 @@ class Desk:
     def about(self) -> dict[str, Any]:
         """What never changes: the run's name, and what its model said of each image, one list per column."""
         manifest = self._run.manifest
-        columns: dict[str, list[int | None]] = {"confidence": [], "novelty": [], "lead": [], "second": []}
         number = {id: i for i, id in enumerate(self._ids)}
-        with open(self._run.predictions, encoding="utf-8", newline="") as file:
-            for row in csv.DictReader(file):
-                first, second = float(row["top1_p"]), float(row["top2_p"] or 0)
-                columns["confidence"].append(round(1000 * float(row["confidence"])))
-                columns["lead"].append(round(1000 * (first - second)))
-                columns["novelty"].append(None if row["novelty"] == "" else round(1000 * float(row["novelty"])))
-                columns["second"].append(number.get(csv_field(row["top2_id"])))
+        said = read_predictions(self._run.predictions)
+        leads = zip(said["top1_p"], said["top2_p"], strict=True)
+        columns: dict[str, list[int | None]] = {
+            "confidence": [round(1000 * value) for value in said["confidence"]],
+            "novelty": [None if value is None else round(1000 * value) for value in said["novelty"]],
+            "lead": [round(1000 * (first - (second or 0))) for first, second in leads],
+            "second": [number.get(id) for id in said["top2_id"]],
+        }
         every = manifest.training_paths
         paths = [str(every[i]) for i in self._training]
         base = os.path.commonpath([os.path.dirname(path) for path in paths])
