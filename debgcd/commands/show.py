@@ -12,8 +12,8 @@ from debgcd.system.progress import escaped
 
 if TYPE_CHECKING:
     from debgcd.infer.predict import Prediction
+    from debgcd.novelty.base import Novel
     from debgcd.run.categories import Category
-    from debgcd.run.model_folder import Novel
 
 WIDTH = 80  # columns of a terminal
 LISTED = 30  # categories in the table at the end of a run

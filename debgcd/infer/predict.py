@@ -18,9 +18,10 @@ from debgcd.data.manifest import Manifest, Skipped
 from debgcd.data.scan import scan
 from debgcd.errors import DataError, UsageError
 from debgcd.infer.infer import TOP, Inference, features, infer, probabilities
+from debgcd.novelty.base import Novel
 from debgcd.review.log import carry
 from debgcd.run.categories import Category, living
-from debgcd.run.model_folder import Model, Novel, load_model
+from debgcd.run.model_folder import Model, load_model
 from debgcd.system import distributed
 from debgcd.system.files import csv_cell
 from debgcd.system.progress import Report, progress
