@@ -8,7 +8,15 @@ function is defined on empty sets: it returns a zero that is still part of the g
 
 from debgcd.losses.classifier import mean_entropy, self_distillation, supervised
 from debgcd.losses.contrastive import contrast, info_nce, supervised_contrastive
-from debgcd.losses.debiased import accepted, certainty, consistent, debiased_unlabelled, on_side
+from debgcd.losses.debiased import (
+    accepted,
+    certainty,
+    consistent,
+    debiased_unlabelled,
+    hard_labels,
+    learn_hard_labels,
+    on_side,
+)
 from debgcd.losses.detector import (
     novelty,
     one_vs_all_consistency,
@@ -55,9 +63,11 @@ __all__ = [
     "energy",
     "follow",
     "guided_gradient",
+    "hard_labels",
     "info_nce",
     "info_nce_within",
     "known_subspace",
+    "learn_hard_labels",
     "looks_new",
     "margin_supervised",
     "mask_condition",

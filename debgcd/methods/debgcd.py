@@ -203,25 +203,22 @@ class DebGCD(SimGCD):
             logits = output["classifier"].detach()[batch.free]
             if s is not None and switches.guidance and debiased.on_side:
                 logits = losses.on_side(logits, s, self.sizes.known)
-            use_certainty = switches.guidance and debiased.certainty
-            use_consistency = switches.guidance and debiased.consistency
-            threshold = self._threshold(logits, progress)
-            unlabelled = losses.debiased_unlabelled(
-                student[batch.free],
+            taught = losses.hard_labels(
                 logits,
                 s,
                 self.sizes.known,
-                threshold,
+                self._threshold(logits, progress),
                 temperature,
-                use_certainty=use_certainty,
-                use_consistency=use_consistency,
+                use_consistency=switches.guidance and debiased.consistency,
             )
-            total = total + unlabelled
-            known = self.sizes.known
-            rows = losses.accepted(logits, s, known, threshold, temperature, use_consistency=use_consistency)
-            hard_label[batch.free] = torch.where(rows, logits.argmax(1), -1)
+            hard_label[batch.free] = taught
+            weight = None
             if s is not None:
-                terms["certainty"] = losses.certainty(s).mean() if len(s) else float("nan")
+                certainty = losses.certainty(s)
+                terms["certainty"] = certainty.mean() if len(s) else float("nan")
+                weight = certainty if switches.guidance and debiased.certainty else None
+            unlabelled = losses.learn_hard_labels(student[batch.free], taught, weight, temperature)
+            total = total + unlabelled
             terms["debiased_unlabelled"] = unlabelled
         return total, terms, hard_label
 
