@@ -373,8 +373,8 @@ def test_a_run_ends_with_a_table_in_plain_words(train: Train, shared_csv: Path, 
 
 def test_long_names_and_many_files_fit_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
     from debgcd.commands.output import print_found
+    from debgcd.novelty.base import Novel
     from debgcd.run.categories import categories
-    from debgcd.run.model_folder import Novel
 
     found = categories(["a class with a very long name indeed, " * 3, "b\x1b[31m"], 40)
     rows = [

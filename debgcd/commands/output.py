@@ -15,8 +15,8 @@ from debgcd.errors import UsageError
 from debgcd.system.progress import escaped
 
 if TYPE_CHECKING:
+    from debgcd.novelty.base import Novel
     from debgcd.run.categories import Category
-    from debgcd.run.model_folder import Novel
     from debgcd.run.predictions import Prediction
 
 

@@ -23,7 +23,15 @@ from debgcd.losses.contrastive import (
     supervised_contrastive,
     supervised_contrastive_within,
 )
-from debgcd.losses.debiased import accepted, certainty, consistent, debiased_unlabelled, on_side
+from debgcd.losses.debiased import (
+    accepted,
+    certainty,
+    consistent,
+    debiased_unlabelled,
+    hard_labels,
+    learn_hard_labels,
+    on_side,
+)
 from debgcd.losses.detector import (
     novelty,
     one_vs_all_consistency,
@@ -81,9 +89,11 @@ __all__ = [
     "energy",
     "follow",
     "guided_gradient",
+    "hard_labels",
     "info_nce",
     "info_nce_within",
     "known_subspace",
+    "learn_hard_labels",
     "looks_new",
     "margin_supervised",
     "mask_condition",

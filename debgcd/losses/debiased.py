@@ -48,6 +48,34 @@ def accepted(
     return passed & consistent(logits.argmax(1), s, known) if s is not None and use_consistency else passed
 
 
+def hard_labels(
+    logits: Tensor,
+    s: Tensor | None,
+    known: int,
+    threshold: float | Tensor,
+    temperature: float = 0.1,
+    *,
+    use_consistency: bool = True,
+) -> Tensor:
+    """Eq. 11: the choice of each accepted row as its hard label, -1 for the others; arguments as for `accepted`: -> (N,)."""
+    rows = accepted(logits, s, known, threshold, temperature, use_consistency=use_consistency)
+    return torch.where(rows, logits.argmax(1), -1)
+
+
+def learn_hard_labels(
+    debiased_logits: Tensor, hard_label: Tensor, weight: Tensor | None = None, temperature: float = 0.1
+) -> Tensor:
+    """Eq. 11 for given hard labels: their cross-entropy, weighted and divided by all N rows, not by the labelled ones.
+
+    debiased_logits: (N, K) cosines; hard_label: (N,), -1 for rows that do not count; weight: (N,) certainty, or None for 1.
+    """
+    if not len(hard_label):
+        return debiased_logits.sum() * 0.0
+    counts = (hard_label >= 0).to(debiased_logits.dtype)
+    entropy = F.cross_entropy(debiased_logits / temperature, hard_label.clamp_min(0), reduction="none")
+    return ((counts if weight is None else counts * weight) * entropy).mean()
+
+
 def debiased_unlabelled(
     debiased_logits: Tensor,
     logits: Tensor,
@@ -71,12 +99,6 @@ def debiased_unlabelled(
     for name, value in (("s", s), ("threshold", threshold)):
         if isinstance(value, Tensor) and value.ndim and value.shape != logits.shape[:1]:
             raise ValueError(f"{name} has shape {tuple(value.shape)} for logits of {len(logits)} rows")
-    if not len(logits):
-        return debiased_logits.sum() * 0.0
-    logits = logits.detach()
-    choice = logits.argmax(1)
-    rows = accepted(logits, s, known, threshold, temperature, use_consistency=use_consistency)
-    weight = rows.to(logits.dtype)
-    if s is not None and use_certainty:
-        weight = weight * certainty(s.detach())
-    return (weight * F.cross_entropy(debiased_logits / temperature, choice, reduction="none")).mean()
+    labels = hard_labels(logits.detach(), s, known, threshold, temperature, use_consistency=use_consistency)
+    weight = certainty(s.detach()) if s is not None and use_certainty else None
+    return learn_hard_labels(debiased_logits, labels, weight, temperature)

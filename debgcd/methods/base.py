@@ -23,6 +23,7 @@ from debgcd.data.views import TWO_PLAIN, Kinds
 from debgcd.model.backbone import Backbone, Cut
 from debgcd.model.heads import merged
 from debgcd.model.network import Network, Output
+from debgcd.novelty.base import novelty
 
 TEMPERATURE = 0.1  # of the probabilities that a classifier of cosines reports
 
@@ -224,8 +225,8 @@ class Method:
         return {"gcd": (output[self.answers[0]] / TEMPERATURE).softmax(1)}
 
     def novelty(self, output: Output) -> Tensor | None:
-        """(N,) in 0..1, near 1 where no known class fits; None without a detector."""
-        return None
+        """(N,) in 0..1, near 1 where no known class fits; None if no detector was asked."""
+        return novelty(output["detector"]) if "detector" in output else None
 
     # What is left of K categories at the end.
 

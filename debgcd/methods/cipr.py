@@ -19,7 +19,7 @@ from debgcd.config.schedules import Progress
 from debgcd.config.schema import Options, option
 from debgcd.methods.base import About, Batch, Context, Loss
 from debgcd.methods.gcd import GCD, GCDHeads
-from debgcd.methods.kmeans import fit_distances, known_first
+from debgcd.methods.kmeans import fit_detector, known_first
 from debgcd.model.network import Network
 
 
@@ -66,10 +66,11 @@ class CiPR(GCD):
         return Loss(total, {"supervised_contrastive": labelled, "cluster_contrastive": across})
 
     def settle(self, context: Context) -> None:
-        unit = normalize(context.features(), dim=1)
+        feature = context.features()
+        unit = normalize(feature, dim=1)
         found = torch.from_numpy(merged_to(unit, context.label, self.sizes.k)).to(unit.device)
         sums = torch.zeros(self.sizes.k, unit.shape[1], device=unit.device).index_add_(0, found, unit)
         order = known_first(found, context.label, self.sizes.k, self.sizes.known)
         centres = sums / torch.bincount(found, minlength=self.sizes.k)[:, None]
         self.prototypes(context.network).copy_(centres[order])
-        fit_distances(context, unit)
+        fit_detector(context, feature)

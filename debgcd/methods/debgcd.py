@@ -7,20 +7,20 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import normalize
 
 from debgcd import losses
 from debgcd.config import schedules
 from debgcd.config.schedules import Progress
 from debgcd.config.schema import option
-from debgcd.errors import UsageError
 from debgcd.methods.base import About, Batch, Context, Loss
-from debgcd.methods.detector import DetectorOptions, DetectorShape, detector_loss, make_detector
 from debgcd.methods.simgcd import SimGCD, SimGCDHeads, SimGCDOptions, start_prototypes
 from debgcd.model.backbone import Cut
-from debgcd.model.heads import DistanceDetector, Prototypes
+from debgcd.model.heads import Prototypes
 from debgcd.model.network import Network, Output
-from debgcd.novelty.vote import Neighbours
+from debgcd.novelty.base import Detector, detector_of, novelty, remember, remembered
+from debgcd.novelty.distance import DistanceDetector
+from debgcd.novelty.one_vs_all import DetectorOptions, DetectorShape, OneVsAll, detector_loss
+from debgcd.novelty.vote import Neighbours, voted
 
 
 @dataclass(frozen=True)
@@ -113,96 +113,74 @@ class DebGCD(SimGCD):
     per_category = ("classifier", "debiased")
     options: DebGCDOptions
 
-    @property
-    def learned_detector(self) -> bool:
-        """Whether L_sdl trains the detector; the others are fitted to the features of all images."""
-        return self.options.detector.kind == "one-vs-all"
-
     def heads(self) -> nn.ModuleDict:
-        heads, options = super().heads(), self.options
-        if options.ablation.debiased and options.ablation.auxiliary:
+        heads, switches = super().heads(), self.options.ablation
+        if switches.debiased and switches.auxiliary:
             heads["debiased"] = Prototypes(self.sizes.width, self.sizes.k)
-        if options.ablation.detector:
-            kind = options.detector.kind
-            if kind == "vote":
-                heads["detector"] = Neighbours(self.sizes.width, self.sizes.images)
-            elif kind == "distance":
-                heads["detector"] = DistanceDetector(self.sizes.width, self.sizes.known)
-            else:
-                heads["detector"] = make_detector(
-                    self.sizes, options.heads, options.detector, options.detector.tunes_tail
-                )
+        if switches.detector:
+            heads["detector"] = self._make_detector()
         return heads
 
+    def _make_detector(self) -> Detector:
+        sizes, options = self.sizes, self.options.detector
+        if options.kind == "vote":
+            return Neighbours(sizes.width, sizes.images, options.labelled_fraction)
+        if options.kind == "distance":
+            return DistanceDetector(sizes.width, sizes.known)
+        return OneVsAll(sizes.width, sizes.known, self.options.heads, options.temperature, options.tunes_tail)
+
     def memory(self, network: Network) -> nn.Module:
-        memory = super().memory(network)
-        if self.options.ablation.detector and not self.learned_detector:
-            memory.register_buffer("novelty", torch.zeros(self.sizes.images))  # of each training image, before any step
+        memory, detector = super().memory(network), detector_of(network)
+        if detector is not None and not detector.learned:
+            remember(memory, self.sizes.images)
         return memory
 
     def begin(self, context: Context) -> None:
-        """The warm start, guided by the vote; a detector without a loss of its own says once what it thinks of each image."""
-        options, network, new = self.options.detector, context.network, None
-        if self.options.ablation.detector and (options.guides_start or not self.learned_detector):
-            features, detector = context.features(), network.heads["detector"]
-            vote = detector
-            if not isinstance(vote, Neighbours):
-                vote = Neighbours(self.sizes.width, self.sizes.images).to(features.device)
-            vote.fit(features, context.label, self._known_share(context.label), context.group)
-            said = vote(features)
-            if options.guides_start:
-                new = (context.label < 0) & (said > 0.5)
-            if isinstance(detector, DistanceDetector):
-                detector.fit(normalize(features, dim=1), context.label)
-                said = losses.novelty(detector(features))
-            if not self.learned_detector:
-                _remembered(network).copy_(said)
+        """Fit a detector that no loss trains, and remember the novelty of all images; then the warm start, guided by a vote."""
+        detector, before, new = detector_of(context.network), remembered(context.network), None
+        guides = self.options.detector.guides_start
+        if detector is not None and (guides or before is not None):
+            features, label, group = context.features(), context.label, context.group
+            if before is not None:
+                detector.fit(features, label, group)
+                before.copy_(novelty(detector(features)))
+            if guides:
+                # ½ must mean "as likely new as known", which only a calibrated novelty does
+                own = None if detector.threshold() is None else before
+                new = (label < 0) & ((voted(features, label, group) if own is None else own) > 0.5)
         start_prototypes(self, context, self.options.heads.warm_start, new)
 
-    def _known_share(self, label: Tensor) -> float | None:
-        """Of the unlabelled images, the share of known classes that follows from `labelled_fraction`; None: to be estimated."""
-        fraction = self.options.detector.labelled_fraction
-        if fraction is None:
-            return None
-        labelled = int((label >= 0).sum())
-        known, unlabelled = labelled * (1 / fraction - 1), len(label) - labelled
-        if known > unlabelled:
-            raise UsageError(
-                f"detector.labelled_fraction {fraction:g}: with {labelled} labelled images there would be {known:.0f} unlabelled "
-                f"ones of known classes, but there are only {unlabelled} in all; give a larger fraction, or omit it"
-            )
-        return known / max(1, unlabelled)
-
     def settle(self, context: Context) -> None:
-        """The vote and the distance are taken in the space of the tuned features in the end, where they are better."""
-        detector = dict(context.network.heads.items()).get("detector")
-        if isinstance(detector, Neighbours):
-            detector.follow(context.features(), context.label, _remembered(context.network), context.group)
-        elif isinstance(detector, DistanceDetector):
-            detector.fit(normalize(context.features(), dim=1), context.label)
+        """Refit a detector that no loss trains to the tuned features, where it is better."""
+        detector, before = detector_of(context.network), remembered(context.network)
+        if detector is not None and before is not None:
+            detector.refit(context.features(), context.label, before, context.group)
 
     def loss(self, network: Network, batch: Batch, progress: Progress) -> Loss:
         output, options = network(batch.tokens), self.options
         baseline = self.baseline_loss(output, batch, progress)
         total, terms, hard_label = baseline.total, dict(baseline.terms), None
         if "detector" in output:
-            detection, detector_terms = detector_loss(output["detector"], batch, options.detector)
+            scores, y = output["detector"], batch.y.repeat(2)
+            detection, detector_terms = detector_loss(scores[batch.labelled], y, scores[batch.free], options.detector)
             total = total + options.detector.weight * detection
             terms |= detector_terms
         if options.ablation.debiased:
-            s = self._said(network, output, batch)
+            s = self._novelty_of_unlabelled(network, output, batch)
             debiased, debiased_terms, hard_label = self.debiased_loss(output, s, batch, progress)
             total = total + options.debiased.weight * debiased
             terms |= debiased_terms
         return Loss(total, terms, hard_label)
 
-    def _said(self, network: Network, output: Output, batch: Batch) -> Tensor | None:
-        """The novelty of the batch's unlabelled rows: Eq. 7, or what was said before the first step; None without detector."""
+    def _novelty_of_unlabelled(self, network: Network, output: Output, batch: Batch) -> Tensor | None:
+        """Eq. 7 if the detector is trained, else the novelty before the first step; None without a detector: (V·F,)."""
         if not self.options.ablation.detector:
             return None
-        if self.learned_detector:
-            return losses.novelty(output["detector"].detach()[batch.free])
-        return _remembered(network)[batch.image].repeat(batch.views)[batch.free]
+        if "detector" in output:
+            return novelty(output["detector"].detach()[batch.free])
+        before = remembered(network)
+        assert before is not None
+        return before[batch.image].repeat(batch.views)[batch.free]
 
     def debiased_loss(
         self, output: Output, s: Tensor | None, batch: Batch, progress: Progress
@@ -225,25 +203,22 @@ class DebGCD(SimGCD):
             logits = output["classifier"].detach()[batch.free]
             if s is not None and switches.guidance and debiased.on_side:
                 logits = losses.on_side(logits, s, self.sizes.known)
-            use_certainty = switches.guidance and debiased.certainty
-            use_consistency = switches.guidance and debiased.consistency
-            threshold = self._threshold(logits, progress)
-            unlabelled = losses.debiased_unlabelled(
-                student[batch.free],
+            taught = losses.hard_labels(
                 logits,
                 s,
                 self.sizes.known,
-                threshold,
+                self._threshold(logits, progress),
                 temperature,
-                use_certainty=use_certainty,
-                use_consistency=use_consistency,
+                use_consistency=switches.guidance and debiased.consistency,
             )
-            total = total + unlabelled
-            known = self.sizes.known
-            rows = losses.accepted(logits, s, known, threshold, temperature, use_consistency=use_consistency)
-            hard_label[batch.free] = torch.where(rows, logits.argmax(1), -1)
+            hard_label[batch.free] = taught
+            weight = None
             if s is not None:
-                terms["certainty"] = losses.certainty(s).mean() if len(s) else float("nan")
+                certainty = losses.certainty(s)
+                terms["certainty"] = certainty.mean() if len(s) else float("nan")
+                weight = certainty if switches.guidance and debiased.certainty else None
+            unlabelled = losses.learn_hard_labels(student[batch.free], taught, weight, temperature)
+            total = total + unlabelled
             terms["debiased_unlabelled"] = unlabelled
         return total, terms, hard_label
 
@@ -259,18 +234,6 @@ class DebGCD(SimGCD):
     def scores(self, output: Output) -> dict[str, Tensor]:
         debiased = {"debiased": self.probabilities(output["debiased"])} if "debiased" in output else {}
         return super().scores(output) | debiased
-
-    def novelty(self, output: Output) -> Tensor | None:
-        if "detector" not in output:
-            return None
-        return output["detector"] if self.options.detector.kind == "vote" else losses.novelty(output["detector"])
-
-
-def _remembered(network: Network) -> Tensor:
-    """The novelty of each training image before the first step: (N,)."""
-    found = network.memory.novelty
-    assert isinstance(found, Tensor)
-    return found
 
 
 def quantile_by_category(confidence: Tensor, choice: Tensor, share: float) -> Tensor:

@@ -21,7 +21,7 @@ from debgcd.config.schedules import Progress
 from debgcd.config.schema import option
 from debgcd.methods.base import About, Batch, Context, Loss
 from debgcd.methods.gcd import GCD, GCDOptions, representation
-from debgcd.methods.kmeans import clustered, fit_distances
+from debgcd.methods.kmeans import clustered, fit_detector
 from debgcd.model.network import Network
 from debgcd.system.progress import say
 
@@ -104,7 +104,8 @@ class GPC(GCD):
 
     def settle(self, context: Context) -> None:
         say(f"gpc: {self.categories(context.network)} categories were found, from a first guess of {self.sizes.k}")
-        unit = normalize(context.features(), dim=1)
+        feature = context.features()
+        unit = normalize(feature, dim=1)
         classifier = context.network.heads["classifier"]
         classifier.weight = clustered(unit, context.label, self.categories(context.network), self.config).centres
-        fit_distances(context, unit)
+        fit_detector(context, feature)

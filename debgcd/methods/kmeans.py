@@ -10,11 +10,11 @@ from torch.nn.functional import normalize
 
 from debgcd.cluster.kmeans import Clustering, kmeans
 from debgcd.config.schema import Config, Options, option
-from debgcd.losses import novelty
 from debgcd.methods.base import About, Context, Method
 from debgcd.model.backbone import Cut
-from debgcd.model.heads import Centres, DistanceDetector, Part
-from debgcd.model.network import Output
+from debgcd.model.heads import Centres
+from debgcd.novelty.base import detector_of
+from debgcd.novelty.distance import DistanceDetector
 from debgcd.system.progress import progress
 
 
@@ -69,12 +69,9 @@ class SemiSupervisedKMeans(KMeans):
         return heads
 
     def settle(self, context: Context) -> None:
-        unit = normalize(context.features(), dim=1)
-        settle_centres(self, context, unit)
-        fit_distances(context, unit)
-
-    def novelty(self, output: Output) -> Tensor | None:
-        return novelty(output["detector"]) if "detector" in output else None
+        feature = context.features()
+        settle_centres(self, context, normalize(feature, dim=1))
+        fit_detector(context, feature)
 
 
 def settle_centres(method: Method, context: Context, unit: Tensor) -> None:
@@ -83,12 +80,11 @@ def settle_centres(method: Method, context: Context, unit: Tensor) -> None:
     method.prototypes(context.network).copy_(centres)
 
 
-def fit_distances(context: Context, unit: Tensor) -> None:
-    """Fill the detector by distance from all training images' features: unit (N, width), unit rows."""
-    detector = context.network.heads["detector"]
-    detector = detector.head if isinstance(detector, Part) else detector
-    assert isinstance(detector, DistanceDetector)
-    detector.fit(unit, context.label)
+def fit_detector(context: Context, feature: Tensor) -> None:
+    """Fill the detector from the part of all training images' features that it is on: feature (N, width)."""
+    detector = detector_of(context.network)
+    assert detector is not None
+    detector.fit(feature, context.label, context.group)
 
 
 def clustered(points: Tensor, label: Tensor, k: int, config: Config) -> Clustering:

@@ -18,10 +18,11 @@ from debgcd.config.schema import Config, option
 from debgcd.errors import UsageError
 from debgcd.methods.base import About, Batch, Context, Loss
 from debgcd.methods.gcd import GCD, GCDOptions, representation
-from debgcd.methods.kmeans import fit_distances, settle_centres
+from debgcd.methods.kmeans import fit_detector, settle_centres
 from debgcd.model.backbone import Backbone, Cut
-from debgcd.model.heads import Centres, DistanceDetector, Part
+from debgcd.model.heads import Centres, Part
 from debgcd.model.network import Network, Output, Queue, Teacher
+from debgcd.novelty.distance import DistanceDetector
 
 HALVES = ("cls", "prompts")  # of the feature; each has a projection and a memory
 
@@ -146,6 +147,6 @@ class PromptCAL(GCD):
         Memory.of(network).teacher.follow(network, momentum)
 
     def settle(self, context: Context) -> None:
-        unit = normalize(context.features().chunk(2, 1)[0], dim=1)
-        settle_centres(self, context, unit)
-        fit_distances(context, unit)
+        feature = context.features().chunk(2, 1)[0]
+        settle_centres(self, context, normalize(feature, dim=1))
+        fit_detector(context, feature)

@@ -1,4 +1,4 @@
-"""What stands on top of the feature: prototypes, projections, detectors, centres."""
+"""Heads on the feature: prototypes, projections, centres; novelty detectors are in novelty/."""
 
 from __future__ import annotations
 
@@ -9,10 +9,6 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, linear, normalize
 
 from debgcd.data.sampler import stream_seed
-
-INSIDE = 0.95  # share of the labelled images that lie within the radius of a DistanceDetector
-BLOCK = 4096  # of them whose distances to all classes are in memory together
-LEAST_SPREAD = 0.01  # of their distances, on a sphere of radius 1: copies of one image have none
 
 
 class Prototypes(nn.Module):
@@ -96,76 +92,6 @@ class PrototypeProjection(nn.Module):
     def forward(self, feature: Tensor) -> Tensor:
         """(N, width) -> (N, prototypes), unit rows."""
         return normalize(self.prototypes(self.projection(feature)), dim=1)
-
-
-class Detector(nn.Module):
-    """ρ_s and the M one-vs-all detectors on it: for each known class, is this image in or out?"""
-
-    def __init__(
-        self, width: int, hidden: int, out: int, depth: int, known: int, temperature: float, tunes_tail: bool = True
-    ):
-        super().__init__()
-        self.projection = Projection(width, hidden, out, depth)
-        self.prototypes = Prototypes(self.projection.out, 2 * known)
-        self.temperature, self.tunes_tail = temperature, tunes_tail
-
-    def reset(self, generator: torch.Generator) -> None:
-        self.projection.reset(generator)
-        self.prototypes.reset(generator)
-
-    def forward(self, feature: Tensor) -> Tensor:
-        """(N, width) -> (N, M, 2) scores after the temperature; channel 0 is "in", 1 is "out"."""
-        feature = feature if self.tunes_tail else feature.detach()
-        return self.prototypes(self.projection(feature)).unflatten(1, (-1, 2)) / self.temperature
-
-
-class DistanceDetector(nn.Module):
-    """M one-vs-all detectors without training: is the image as near to this known class as labelled images are to one?
-
-    "In" less "out" is (radius − distance) / spread, so that Eq. 7 says ½ at the radius. The distance is that of the
-    unit-length feature to the mean of the class's labelled images: a cluster's centre would not do, because the new images
-    that the clustering put there by mistake pull it towards them. One radius for all classes, because few images say
-    little of the radius of theirs alone.
-    """
-
-    centres: Tensor
-    radius: Tensor
-    spread: Tensor
-
-    def __init__(self, width: int, known: int):
-        super().__init__()
-        self.register_buffer("centres", torch.zeros(known, width))
-        self.register_buffer("radius", torch.zeros(()))
-        self.register_buffer("spread", torch.ones(()))
-
-    def fit(self, unit: Tensor, label: Tensor) -> None:
-        """From the labelled ones of all images: unit (N, width), unit rows; label (N,), -1 where there is none.
-
-        The radius is a quantile of the labelled images' distances to the nearest class, as Eq. 7 takes the nearest; of its
-        own class each is measured against the mean of the others, because a new image is in no mean either.
-        """
-        points, y = unit[label >= 0], label[label >= 0]
-        count = torch.bincount(y, minlength=len(self.centres))
-        self.centres.copy_(torch.zeros_like(self.centres).index_add_(0, y, points) / count[:, None])
-        points, y = points[count[y] > 1], y[count[y] > 1]
-        if not len(points):  # one image a class says nothing of its size: half way to an unrelated direction
-            self.radius.fill_(2**0.5 / 2)
-            self.spread.fill_(2**0.5 / 4)
-            return
-        stretch = (count / (count - 1))[:, None]  # from the mean with an image to the mean without it
-        nearest = []
-        for part, own in zip(points.split(BLOCK), y[:, None].split(BLOCK), strict=True):
-            distance = squared_distance(part, self.centres).sqrt()  # (BLOCK, M)
-            nearest.append(distance.scatter(1, own, distance.gather(1, own) * stretch[own[:, 0]]).amin(1))
-        distances = torch.cat(nearest)
-        self.radius.copy_(distances.quantile(INSIDE))
-        self.spread.copy_(distances.std(correction=0).clamp_min(LEAST_SPREAD))
-
-    def forward(self, feature: Tensor) -> Tensor:
-        """(N, width) -> (N, M, 2); channel 0 is "in", 1 is "out"."""
-        distance = squared_distance(normalize(feature, dim=1), self.centres).sqrt()
-        inside = (self.radius - distance) / self.spread
-        return torch.stack([inside, torch.zeros_like(inside)], -1)
 
 
 class Part(nn.Module):

@@ -7,12 +7,14 @@ Nor do images of its own group: a burst of one scene is, as it were, one image.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import log, sqrt
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import normalize
+
+from debgcd.errors import UsageError
+from debgcd.novelty.base import Detector, Novel
 
 AXES = 128  # principal axes in which neighbours are sought; the remaining ones are mostly noise
 VOTERS = 60  # nearest images that vote
@@ -28,18 +30,7 @@ NEAR = 20  # neighbours that count there
 SHRINKAGE = 5.0  # neighbours of the mean class that are added to each
 
 
-@dataclass(frozen=True)
-class Share:
-    """How many of the unlabelled images are new, and how well the vote can tell."""
-
-    new: float  # at least; the estimate is a lower bound
-    low: float
-    high: float
-    error_known: float  # share of the known images that would be called new
-    error_new: float  # and of the new ones that would be called known
-
-
-class Neighbours(nn.Module):
+class Neighbours(Detector):
     """The vote: E, what labelled neighbours lead one to expect of unlabelled ones, against U, those that there are."""
 
     mean: Tensor
@@ -50,8 +41,10 @@ class Neighbours(nn.Module):
     curve: Tensor
     share: Tensor
 
-    def __init__(self, width: int, images: int):
+    def __init__(self, width: int, images: int, labelled_fraction: float | None = None):
+        """labelled_fraction: share of all images of known classes that are labelled; None: `fit` estimates what it needs."""
         super().__init__()
+        self.labelled_fraction = labelled_fraction
         voters = min(images, MOST)
         axes = max(1, min(AXES, width, voters - 1))
         self.register_buffer("mean", torch.zeros(width))
@@ -60,16 +53,12 @@ class Neighbours(nn.Module):
         self.register_buffer("votes", torch.zeros(voters))  # r_c of a labelled image, 0 of an unlabelled one
         self.register_buffer("groups", torch.full((voters,), -1, dtype=torch.int32))  # -1: an image without a group
         self.register_buffer("curve", torch.zeros(2, KNOTS))  # E / (E + U) -> novelty
-        self.register_buffer("share", torch.zeros(5))  # see `Share`
+        self.register_buffer("share", torch.zeros(5))  # see `calibrated`
 
     @torch.no_grad()
-    def fit(
-        self, feature: Tensor, label: Tensor, known_share: float | None = None, group: Tensor | None = None
-    ) -> None:
-        """From all training images: feature (N, width), label (N,) and group (N,), -1 where there is none.
-
-        known_share: of the unlabelled images, how many are of known classes, if the user knows it.
-        """
+    def fit(self, feature: Tensor, label: Tensor, group: Tensor | None = None) -> None:
+        """Let all training images vote, and calibrate the vote on them; see `Detector.fit`."""
+        known_share = None if self.labelled_fraction is None else known_by_fraction(label, self.labelled_fraction)
         rates = self._move(feature, label, group)
         weight = torch.where(label >= 0, rates.to(feature)[label.clamp_min(0)], 1.0)
         curve, share = calibrated(self.vote(feature, group), label >= 0, weight, known_share)
@@ -77,17 +66,17 @@ class Neighbours(nn.Module):
         self.share.copy_(share)
 
     @torch.no_grad()
-    def follow(self, feature: Tensor, label: Tensor, novelty: Tensor, group: Tensor | None = None) -> None:
-        """Move to tuned features, which tell known from new images better, and keep the calibration of the untuned ones.
+    def refit(self, feature: Tensor, label: Tensor, before: Tensor, group: Tensor | None = None) -> None:
+        """Move to tuned features, which separate known from new images better, and keep the first calibration.
 
-        novelty: (N,) what was said of the same images before. Training pulls labelled images together, so that they no longer
-        stand for the unlabelled ones of their classes; but the n images that look newest can be as sure as the n newest were.
+        Training pulls labelled images together, so that they no longer represent the unlabelled ones of their classes. But the
+        n newest images can be given the novelty that the n newest had before.
         """
         self._move(feature, label, group)
         free = label < 0
         at = torch.linspace(0, 1, KNOTS, device=feature.device, dtype=torch.float64)
         place = self.vote(feature, group)[free].double().quantile(at)
-        self.curve.copy_(torch.stack([place, novelty[free].double().quantile(1 - at)]))
+        self.curve.copy_(torch.stack([place, before[free].double().quantile(1 - at)]))
 
     def _move(self, feature: Tensor, label: Tensor, group: Tensor | None) -> Tensor:
         """Let these images vote, as their labels say; returns r_c (M,)."""
@@ -149,9 +138,29 @@ class Neighbours(nn.Module):
         """Novelty, the probability that an unlabelled image is new: (N, width) -> (N,)."""
         return interpolate(self.vote(feature.float()), self.curve)
 
-    @property
-    def told(self) -> Share:
-        return Share(*self.share.tolist())
+    def threshold(self) -> Novel:
+        """½, because the vote is calibrated, with its estimated errors and the share of new images."""
+        new, low, high, error_known, error_new = self.share.tolist()
+        return Novel(0.5, error_known, error_new, new, low, high)
+
+
+def voted(feature: Tensor, label: Tensor, group: Tensor | None = None) -> Tensor:
+    """The novelty of all training images by a vote among them; arguments as for `Detector.fit`: -> (N,)."""
+    head = Neighbours(feature.shape[1], len(feature)).to(feature.device)
+    head.fit(feature, label, group)
+    return head(feature)
+
+
+def known_by_fraction(label: Tensor, fraction: float) -> float:
+    """The share of unlabelled images that are of known classes, if this fraction of all known images is labelled."""
+    labelled = int((label >= 0).sum())
+    known, unlabelled = labelled * (1 / fraction - 1), len(label) - labelled
+    if known > unlabelled:
+        raise UsageError(
+            f"detector.labelled_fraction {fraction:g}: with {labelled} labelled images there would be {known:.0f} unlabelled "
+            f"ones of known classes, but there are only {unlabelled} in all; give a larger fraction, or omit it"
+        )
+    return known / max(1, unlabelled)
 
 
 def principal_axes(points: Tensor, axes: int) -> tuple[Tensor, Tensor]:
@@ -211,7 +220,7 @@ def rank_weights(who: Tensor, decay: float) -> Tensor:
 def calibrated(
     vote: Tensor, labelled: Tensor, weight: Tensor, known_share: float | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The curve from votes to novelty, (2, KNOTS), and what `Share` says, (5,).
+    """The curve from votes to novelty, (2, KNOTS); share of new images (a lower bound), its 90 % interval and both errors, (5,).
 
     vote, labelled, weight: (N,); weight: how many images of its class a labelled one stands for, 1 for unlabelled ones.
 

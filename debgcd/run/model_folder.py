@@ -27,6 +27,7 @@ from debgcd.methods.base import Method, Sizes
 from debgcd.model.backbone import pick_device, pick_precision
 from debgcd.model.load import load_backbone
 from debgcd.model.network import Network
+from debgcd.novelty.base import Novel
 from debgcd.run.categories import RESTORE, Category, read_categories
 from debgcd.system.files import new_folder, read_json, write_json, write_text
 from debgcd.system.machine import versions
@@ -35,23 +36,6 @@ from debgcd.system.progress import escaped, say
 FORMAT = 2  # raise it when what is in the folder changes its meaning
 LABELS = "labels.json"  # only where a class's label was not text
 Label = int | float | bool | str
-
-
-@dataclass(frozen=True)
-class Novel:
-    """Above which novelty an image looks new, chosen from labelled images alone, and how often that is wrong."""
-
-    above: float
-    error_known: float  # share of known images that look new
-    error_new: float | None = None  # share of new images that do not; None: the detector cannot tell
-    share: float | None = None  # of new images among the unlabelled ones of training, at least
-    share_low: float | None = None  # 90 % interval
-    share_high: float | None = None
-
-    def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
-            if value is not None and not (isinstance(value, (int, float)) and 0 <= value <= 1):
-                raise ValueError(f"novel.{name} must be a number from 0 to 1, not {value!r:.50}")
 
 
 @dataclass(frozen=True)

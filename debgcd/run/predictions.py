@@ -19,7 +19,7 @@ from debgcd.run.categories import RESTORE, Category, living
 from debgcd.system.files import csv_cell, csv_field
 
 if TYPE_CHECKING:
-    from debgcd.run.model_folder import Novel
+    from debgcd.novelty.base import Novel
 
 TOP = 3  # categories listed per image
 

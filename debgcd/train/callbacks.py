@@ -24,6 +24,7 @@ from torch.nn.functional import normalize
 from debgcd.data.manifest import Manifest
 from debgcd.errors import DataError, UsageError
 from debgcd.evaluate import score
+from debgcd.novelty.base import remembered
 from debgcd.run.directory import Run
 from debgcd.system import distributed
 from debgcd.system.files import named_errors, parse_json, read_json, write_bytes, write_json
@@ -340,8 +341,8 @@ class Watch:
         asked = learned if method.clusters else {*method.answers, *learned}
         output = network.from_feature(feature, asked)
         free = torch.from_numpy(setup.label[rows] < 0).to(feature.device)
-        said = getattr(network.memory, "novelty", None)  # of a vote, before the first step
-        novelty = said[torch.from_numpy(rows).to(said.device)] if isinstance(said, Tensor) else method.novelty(output)
+        before = remembered(network)
+        novelty = method.novelty(output) if before is None else before[torch.from_numpy(rows).to(before.device)]
         largest = accuracy = agreement = None
         if not method.clusters:
             category = next(iter(method.scores(output).values())).argmax(1)
@@ -350,7 +351,7 @@ class Watch:
             if held.any():
                 truth = torch.from_numpy(setup.label[rows]).to(feature.device)
                 accuracy = float((category == truth)[held].double().mean())
-            if isinstance(said, Tensor) and novelty is not None:
+            if before is not None and novelty is not None:
                 same = (category >= setup.known) == (novelty > 0.5)
                 agreement = float(same[free].double().mean())
         spread = None if novelty is None else float(novelty[free].double().std(correction=0))

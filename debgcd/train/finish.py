@@ -17,12 +17,12 @@ from debgcd.errors import DataError
 from debgcd.evaluate import score
 from debgcd.infer.infer import infer_shared
 from debgcd.methods import create
-from debgcd.novelty.vote import Neighbours
+from debgcd.novelty.base import Novel, detector_of, exceeded_by_few
 from debgcd.review.log import LOG, read_log, reviewed_predictions
 from debgcd.review.state import REJECTED
 from debgcd.run.categories import categories
 from debgcd.run.directory import Run
-from debgcd.run.model_folder import Novel, save_model, views_label
+from debgcd.run.model_folder import save_model, views_label
 from debgcd.run.predictions import Inference, prediction_table, predictions_csv
 from debgcd.system import distributed
 from debgcd.system.files import read_json, write_json, write_text
@@ -34,7 +34,6 @@ from debgcd.train.loop import hook_context, length, run_hook
 from debgcd.train.setup import Setup
 
 DUPLICATE = 0.8  # of the squared distance between the nearest two known classes
-EXCEED = 0.05  # share of the labelled images that look new to a detector without a calibration of its own
 FEWEST_KNOWN = 5  # with fewer there are too few pairs for a reliable minimum
 
 
@@ -126,21 +125,14 @@ def write_results(run: Run, setup: Setup, inference: Inference, scores: dict[str
 
 
 def novelty_limit(setup: Setup) -> Novel | None:
-    """Above which novelty an image looks new; None where the method says none.
-
-    A vote is calibrated: ½. Of any other detector, what one in twenty labelled images exceeds. If these trained it, known
-    images that it never saw exceed it more often.
-    """
-    head = dict(setup.network.heads.items()).get("detector")
-    if isinstance(head, Neighbours):
-        told = head.told
-        return Novel(0.5, told.error_known, told.error_new, told.new, told.low, told.high)
+    """The detector's own calibration, or the novelty that few labelled images exceed; None without a detector."""
+    detector = detector_of(setup.network)
+    stated = None if detector is None else detector.threshold()
+    if stated is not None:
+        return stated
     labelled = np.flatnonzero(setup.label >= 0)
-    said = infer_shared(setup.network, setup.method, setup.tokens, labelled, setup.method.detectors).novelty
-    if said is None or not len(said):
-        return None
-    above = float(np.quantile(said, 1 - EXCEED))
-    return Novel(above, float((said > above).mean()))
+    novelty = infer_shared(setup.network, setup.method, setup.tokens, labelled, setup.method.detectors).novelty
+    return None if novelty is None else exceeded_by_few(novelty)
 
 
 def write_evaluation(run: Run, scores: dict[str, Any], k: int) -> dict[str, Any]:

@@ -335,7 +335,7 @@ def test_a_known_fraction_of_labelled_images_fixes_the_share_of_new_ones() -> No
     with torch.no_grad():
         method.begin(context(network, lambda: features, label))
     labelled = int((label >= 0).sum())
-    assert network.heads["detector"].told.new == pytest.approx(1 - labelled / (60 - labelled), abs=1e-6)
+    assert network.heads["detector"].threshold().share == pytest.approx(1 - labelled / (60 - labelled), abs=1e-6)
     network, method = made(config(detector={"kind": "vote", "labelled_fraction": 0.1}), 60)
     with pytest.raises(UsageError, match="162 unlabelled ones of known classes, but there are only 42"):
         method.begin(context(network, lambda: features, label))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import normalize
 
 from debgcd import config as configuration
 from debgcd.methods import create
 from debgcd.methods.base import Sizes
-from debgcd.model.heads import Centres, Detector, Projection, Prototypes, reset_heads
+from debgcd.model.heads import Centres, Projection, Prototypes, reset_heads
+from debgcd.novelty.one_vs_all import DetectorShape, OneVsAll
 
 WIDTH, K, KNOWN = 768, 200, 100  # ViT-B and CUB
 
@@ -77,31 +77,6 @@ def test_a_projection_is_its_layers_with_gelu_between() -> None:
     torch.testing.assert_close(projection(x), expected / expected.norm(dim=1, keepdim=True))
 
 
-def test_a_detector_is_projection_and_pairs_of_cosines_over_the_temperature() -> None:
-    detector = Detector(6, 9, 4, 2, known=3, temperature=0.05)
-    detector.reset(torch.Generator().manual_seed(0))
-    x = features(5, 6)
-    scores = detector(x)
-    z, weight = detector.projection(x), normalize(detector.prototypes.weight, dim=1)
-    for k in range(3):
-        for channel in range(2):
-            torch.testing.assert_close(scores[:, k, channel], z @ weight[2 * k + channel] / 0.05)
-
-
-@pytest.mark.parametrize("depth", [0, 1, 3, 7])
-def test_detectors_of_any_depth(depth: int) -> None:
-    """The appendix' table of depths; 0 is the classifiers' own feature space."""
-    detector = Detector(6, 9, 4, depth, known=3, temperature=0.1)
-    detector.reset(torch.Generator().manual_seed(0))
-    assert len(detector.projection.layers) == depth
-    assert detector.prototypes.weight.shape == (6, 4 if depth else 6)
-    x = features(5, 6)
-    assert detector(x).shape == (5, 3, 2)
-    torch.testing.assert_close(detector.projection(x).norm(dim=1), torch.ones(5))
-    if depth == 0:
-        torch.testing.assert_close(detector.projection(x), normalize(x, dim=1))
-
-
 def test_initial_values(heads: nn.ModuleDict) -> None:
     """MLPs: normal with deviation 0.02, cut at ±2 as torch's default, zero bias; prototypes: uniform within 1/√width."""
     for projection in (heads["projection"], heads["detector"].projection):
@@ -130,7 +105,7 @@ def test_a_heads_start_depends_on_seed_and_name_alone() -> None:
             "classifier": lambda: Prototypes(6, 4),
             "projection": lambda: Projection(6, 5, 3, 2),
             "debiased": lambda: Prototypes(6, 4),
-            "detector": lambda: Detector(6, 5, 3, 2, 2, 0.1),
+            "detector": lambda: OneVsAll(6, 2, DetectorShape(5, 2, 3), 0.1),
         }
         found = nn.ModuleDict({name: made[name]() for name in names})
         torch.manual_seed(torch.initial_seed() + 1)  # the global generator has no say

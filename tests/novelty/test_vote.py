@@ -25,9 +25,9 @@ def labelled_part(truth: torch.Tensor, known: int, every: int | torch.Tensor = 2
     return torch.where((truth < known) & (torch.arange(len(truth)) % every == 0), truth, -1)
 
 
-def fitted(feature: torch.Tensor, label: torch.Tensor, **given: float) -> Neighbours:
-    head = Neighbours(feature.shape[1], len(feature))
-    head.fit(feature, label, **given)
+def fitted(feature: torch.Tensor, label: torch.Tensor, labelled_fraction: float | None = None) -> Neighbours:
+    head = Neighbours(feature.shape[1], len(feature), labelled_fraction)
+    head.fit(feature, label)
     return head
 
 
@@ -90,20 +90,23 @@ def test_the_share_of_new_images_is_estimated_and_the_errors_are_those_that_are_
         rows = torch.cat([labelled, rest[: round(len(new_rows) * (1 - share) / share)], new_rows])
     label = torch.where(torch.arange(len(rows)) < 300, truth[rows], -1)
     head = fitted(feature[rows], label)
-    told, free = head.told, label < 0
+    found, free = head.threshold(), label < 0
     new = truth[rows][free] >= 5
-    assert told.new == pytest.approx(float(new.float().mean()), abs=0.12)
-    assert told.low - 1e-6 <= told.new <= told.high + 1e-6
+    assert found.share == pytest.approx(float(new.float().mean()), abs=0.12)
+    assert found.share_low - 1e-6 <= found.share <= found.share_high + 1e-6
+    assert found.above == 0.5
     said = head(feature[rows])[free] > 0.5
-    assert told.error_known == pytest.approx(float(said[~new].float().mean()), abs=0.1)
-    assert told.error_new == pytest.approx(float((~said[new]).float().mean()), abs=0.15)
+    assert found.error_known == pytest.approx(float(said[~new].float().mean()), abs=0.1)
+    assert found.error_new == pytest.approx(float((~said[new]).float().mean()), abs=0.15)
 
 
 def test_a_known_share_of_new_images_is_taken_as_given() -> None:
     feature, truth = clouds(6, 6, 50, 0.9)
     label = labelled_part(truth, 3)
-    told = fitted(feature, label, known_share=0.3).told
-    assert (told.new, told.low, told.high) == pytest.approx((0.7, 0.7, 0.7))
+    labelled = int((label >= 0).sum())
+    fraction = labelled / (labelled + 0.3 * (len(label) - labelled))
+    found = fitted(feature, label, fraction).threshold()
+    assert (found.share, found.share_low, found.share_high) == pytest.approx((0.7, 0.7, 0.7))
 
 
 def test_labels_in_uneven_shares_are_made_up_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +176,7 @@ def test_a_tuned_space_keeps_the_calibration() -> None:
     head = fitted(feature, label)
     before, free = head(feature), label < 0
     tuned = clouds(10, 8, 60, 0.6)[0]
-    head.follow(tuned, label, before)
+    head.refit(tuned, label, before)
     after = head(tuned)
     assert after[free].sort().values == pytest.approx(before[free].sort().values, abs=0.12)
     new = (truth[free] >= 4).numpy()

@@ -12,8 +12,8 @@ from torch.nn.functional import normalize
 
 from debgcd.evaluate import novelty_auroc
 from debgcd.losses import novelty
-from debgcd.model import heads
-from debgcd.model.heads import DistanceDetector
+from debgcd.novelty import distance as module
+from debgcd.novelty.distance import DistanceDetector
 
 WIDTH, KNOWN = 6, 3
 
@@ -54,7 +54,7 @@ def slow_fit(unit: list[list[float]], label: list[int], known: int) -> tuple[flo
 @pytest.mark.parametrize("block", [4096, 4])
 @pytest.mark.parametrize("seed", range(4))
 def test_radius_and_spread_against_the_slow_form(seed: int, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heads, "BLOCK", block)
+    monkeypatch.setattr(module, "BLOCK", block)
     unit, truth = images(40, noise=1.0, seed=seed)
     label = torch.where((truth < KNOWN) & (torch.arange(40) % 3 > 0), truth, -1)
     label[(label == 2).nonzero()[1:, 0]] = -1  # a class of one image has a mean, but no distance of its own
