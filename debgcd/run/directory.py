@@ -97,7 +97,7 @@ def require_new(folder: Path) -> None:
     This call leaves nothing behind in a folder that it refuses; only `begin` keeps other processes out.
     """
     if folder.exists() and not folder.is_dir():
-        raise UsageError(f"the run directory {folder} is a file; choose another run directory")
+        raise UsageError(f"the run directory {folder} is a file; choose another run directory", setting="out")
     if folder.is_dir():
         _require_empty(folder, BEGINNING)
     folder.mkdir(parents=True, exist_ok=True)
@@ -118,7 +118,9 @@ def new_run(folder: Path) -> Iterator[None]:
 def _require_empty(folder: Path, besides: set[str]) -> None:
     if {entry.name for entry in folder.iterdir()} - besides:
         hint = f"; to continue the run in it: debgcd resume {folder}" if (folder / "config.yaml").exists() else ""
-        raise UsageError(f"the run directory {folder} is not empty; choose another run directory{hint}")
+        raise UsageError(
+            f"the run directory {folder} is not empty; choose another run directory", setting="out", then=hint
+        )
 
 
 def begun_by_launcher(folder: Path) -> bool:
@@ -133,7 +135,8 @@ def require_apart(folder: Path, source: Path) -> None:
     """Refuse a run directory inside the images' folder: its files would be taken for images the next time."""
     if source.is_dir() and folder.resolve().is_relative_to(source.resolve()):
         raise UsageError(
-            f"the run directory {folder} lies inside the images' folder {source}; choose another run directory"
+            f"the run directory {folder} lies inside the images' folder {source}; choose another run directory",
+            setting="out",
         )
 
 

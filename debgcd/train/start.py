@@ -152,8 +152,9 @@ def _follow(folder: Path) -> Run:
     while _digest(folder) != expected:  # a network's disk may take its time
         if time.monotonic() > end:
             raise DataError(
-                f"the files that rank 0 writes to {folder} are not seen here; choose another run directory, on a disk that "
-                "all ranks share"
+                f"the files that rank 0 writes to {folder} are not seen here; choose another run directory",
+                setting="out",
+                then=", on a disk that all ranks share",
             )
         time.sleep(0.1)
     run = open_run(folder)
