@@ -7,6 +7,7 @@ import ast
 import itertools
 import pickle
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 
 from debgcd import cli
 from debgcd.errors import DataError, DebgcdError, UsageError
+from debgcd.system.optional import optional
 
 ROOT = Path(__file__).parents[1]
 TREES = {
@@ -90,6 +92,22 @@ def test_the_flag_stands_where_the_message_ends() -> None:
     assert cli._sentence(error, lacks) == str(error)
     plain = UsageError("a folder named choose another cache folder is not empty")
     assert cli._sentence(plain, has) == str(plain)
+
+
+# Optional packages.
+
+
+def test_an_optional_package_is_asked_for_in_one_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(UsageError) as caught:
+        optional("pyarrow.parquet", "parquet", "writing Parquet")
+    said = "writing Parquet needs the package pyarrow; install it with: pip install "
+    assert str(caught.value) == said + "'debgcd[parquet]'"
+    with pytest.raises(UsageError, match=r"install it with: pip install pyarrow$"):
+        optional("pyarrow", None, "method sure")
+    assert optional("json.decoder", None, "nothing").__name__ == "json.decoder"
+    asking = {module for module, tree in TREES.items() if "pip install " in ast.unparse(tree)}
+    assert asking == {"debgcd.system.optional", "debgcd.commands.arguments"}  # the second is the help of --quality
 
 
 # Classes.

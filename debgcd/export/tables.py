@@ -6,10 +6,10 @@ import io
 from pathlib import Path
 from typing import Any
 
-from debgcd.errors import UsageError
 from debgcd.export.items import items
 from debgcd.run.directory import Run
 from debgcd.system.files import csv_text, write_bytes, write_text
+from debgcd.system.optional import optional
 
 TRUTHS = ("known", "looks_new")  # columns of true and false
 TEXTS = ("path", "id", "name", "review")
@@ -24,15 +24,12 @@ def write_csv(run: Run, out: Path) -> None:
 
 def write_parquet(run: Run, out: Path) -> None:
     """The same columns with types."""
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise UsageError("parquet needs pyarrow: pip install 'debgcd[parquet]'") from error
+    parquet = optional("pyarrow.parquet", "parquet", "writing Parquet")
+    arrow = optional("pyarrow", "parquet", "writing Parquet")
     rows = _rows(run)
     columns = {name: [_typed(name, row[name]) for row in rows] for name in (rows[0] if rows else [])}
     content = io.BytesIO()
-    pyarrow.parquet.write_table(pyarrow.table(columns), content)
+    parquet.write_table(arrow.table(columns), content)
     write_bytes(out, content.getvalue())
 
 

@@ -17,10 +17,10 @@ from typing import Any
 
 from debgcd import __version__
 from debgcd.data.manifest import Manifest, Skipped
-from debgcd.errors import UsageError
 from debgcd.infer.predict import COLUMNS, Part, Table, predictions_csv
 from debgcd.run.model_folder import Model
 from debgcd.system.files import named_errors, read_json, write_bytes, write_json
+from debgcd.system.optional import optional
 from debgcd.system.progress import say
 
 STATE = "state.json"
@@ -134,9 +134,5 @@ def _type(arrow: Any, name: str) -> Any:
 
 
 def _pyarrow() -> tuple[Any, Any]:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise UsageError("writing Parquet needs pyarrow: pip install 'debgcd[parquet]'") from error
-    return pyarrow, pyarrow.parquet
+    arrow, parquet = (optional(name, "parquet", "writing Parquet") for name in ("pyarrow", "pyarrow.parquet"))
+    return arrow, parquet

@@ -17,6 +17,7 @@ from debgcd.data.image.crop import Picture
 from debgcd.data.manifest import Manifest, write_manifest, write_skipped
 from debgcd.data.sources import read_manifest
 from debgcd.errors import DataError, UsageError
+from debgcd.methods import origin
 from debgcd.review.log import carry
 from debgcd.system import distributed
 from debgcd.system.files import lock, read_json, write_json, write_text
@@ -147,7 +148,8 @@ def create(
     folder.mkdir(parents=True, exist_ok=True)
     write_manifest(manifest, folder / "manifest.csv")
     write_skipped(manifest.skipped, folder / "skipped.csv")
-    write_json(folder / "environment.json", environment())
+    package = origin(config.method)
+    write_json(folder / "environment.json", environment() | ({} if package is None else {"method": package}))
     lines = (
         f"{sha256.hex()}  {_one_line(path)}\n" for path, sha256 in zip(contents.paths, contents.digests, strict=True)
     )

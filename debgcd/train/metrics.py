@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from debgcd.data.manifest import Manifest
-from debgcd.errors import UsageError
 from debgcd.evaluate import novelty_auroc, score
 from debgcd.infer.infer import Inference
 from debgcd.run.directory import Run
 from debgcd.system import distributed
 from debgcd.system.files import named_errors, parse_json, write_bytes
+from debgcd.system.optional import optional
 from debgcd.train.setup import Setup
 
 STEPS = 1000  # whose hard labels are kept to be judged together
@@ -136,8 +136,7 @@ class Utilisation:
 
 
 def _tensorboard(run: Run) -> Callable[[str, float, int], None]:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise UsageError("run.tensorboard needs tensorboard: pip install 'debgcd[tensorboard]'") from error
+    optional("tensorboard", "tensorboard", "run.tensorboard")
+    from torch.utils.tensorboard import SummaryWriter
+
     return SummaryWriter(str(run.folder / "tensorboard")).add_scalar

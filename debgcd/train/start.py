@@ -21,7 +21,7 @@ from debgcd.data.fingerprints import Contents, forget_contents, read_contents
 from debgcd.data.manifest import Manifest, lost_classes, require_trainable, write_skipped
 from debgcd.data.scan import scan
 from debgcd.errors import DataError, UsageError
-from debgcd.methods import METHODS, require_method, require_package
+from debgcd.methods import METHODS, clashes, require_method, require_package
 from debgcd.methods.base import FirstStage
 from debgcd.model.backbone import Backbone
 from debgcd.model.precision import pick_device
@@ -71,6 +71,8 @@ def begin_locked(
         write_skipped(manifest.skipped, folder / "skipped.csv")  # now, because what is left may be refused
         say(f"files that cannot be used: {len(manifest.skipped)}; {folder / 'skipped.csv'} says why")
     require_ready(manifest, config)
+    if config.method in (found := clashes()):
+        say(found[config.method])
     for line in lost_classes(listed, manifest):
         say(f"known classes: {line}")
     asked = config

@@ -24,6 +24,8 @@ from debgcd.data.image.crop import SIDEWAYS, BadBox, Box, Crop, Picture, turn_an
 from debgcd.data.image.endings import ends_early
 from debgcd.data.image.jpeg import decode_quickly, scale_down, sharpen
 from debgcd.data.image.rgb import Unconvertible, to_rgb
+from debgcd.errors import UsageError
+from debgcd.system.optional import optional
 
 MAX_PIXELS = 200_000_000  # according to the header; a larger image is refused before decoding
 MAX_ASPECT = 8  # longer images are cropped: a 2000 × 1 strip with a short side of 256 would have half a million columns
@@ -265,12 +267,14 @@ def _open(file: BinaryIO, kind: str) -> ImageFile.ImageFile:
     can be changed only for the whole process.
     """
     try:
-        plugin = importlib.import_module(_PLUGINS[kind])
-        if kind == "HEIF" and kind not in Image.OPEN:
+        if kind != "HEIF":
+            importlib.import_module(_PLUGINS[kind])
+        elif (plugin := optional(_PLUGINS[kind], "heif", "HEIF")) and kind not in Image.OPEN:
             plugin.register_heif_opener()
     except ImportError as error:
-        extra = "pip install 'debgcd[heif]'" if kind == "HEIF" else "update Pillow"
-        raise Unusable(Reason.UNSUPPORTED, f"{kind} is not supported by this installation: {extra}") from error
+        raise Unusable(Reason.UNSUPPORTED, f"{kind} is not supported by this Pillow; update it") from error
+    except UsageError as error:
+        raise Unusable(Reason.UNSUPPORTED, str(error)) from error
     if kind not in Image.OPEN:
         raise Unusable(Reason.UNSUPPORTED, f"this Pillow was built without {kind}")
     file.seek(0)

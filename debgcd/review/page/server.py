@@ -13,6 +13,7 @@ from debgcd.review.page.desk import Desk
 from debgcd.review.page.guard import BODY, HOST, App, Guard
 from debgcd.review.page.pictures import Pictures
 from debgcd.system.files import parse_json
+from debgcd.system.optional import optional
 
 TEMPLATES = Path(__file__).parent / "templates"
 REPORT = Path(__file__).parents[2] / "report" / "templates"  # colours, controls and small helpers are shared
@@ -30,11 +31,8 @@ FOR_EVER = {"cache-control": "private, max-age=31536000, immutable"}
 
 def require_packages() -> None:
     """Refuse in one sentence where FastAPI or uvicorn is missing."""
-    try:
-        import fastapi  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError as error:
-        raise UsageError(f"the review needs {error.name}; install it: pip install 'debgcd[review]'") from error
+    for package in ("fastapi", "uvicorn"):
+        optional(package, "review", "the review")
 
 
 def listen(port: int) -> socket.socket:
