@@ -3,7 +3,7 @@
 .venv/bin/python benchmarks/methods.py --root DIR [--root DIR ...] [--sets A,B] [--methods A,B] [--seeds 3] [--jobs N]
 
 DIR holds CIFAR-10, Oxford-IIIT Pet and CUB-200-2011 (`debgcd fetch` gets them); the digits come with scikit-learn. Every method
-takes the preset small with two tuned blocks and the same number of categories; what its file in debgcd/overlays/methods
+takes the preset small with two tuned blocks and the same number of categories; what its file in debgcd/config/overlays/methods
 changes for small is on the page. Resumable: one process per run, and each result is in benchmarks/methods.json as soon as it is
 there, in place of one with older settings; the first seed of all before the second. With the --work of
 benchmarks/quality/run.py it takes over the runs that are finished there. Every run has one thread, so that neither its sums nor

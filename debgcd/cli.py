@@ -66,16 +66,6 @@ PLACES |= {errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.
 
 RANKED = (train.train, train.resume, evaluate.evaluate, predict.predict, reproduce.reproduce)  # work on several ranks
 
-FLAGS = {  # phrase in a library message -> (attribute of the options, flag)
-    "choose another run directory": ("out", "-o"),
-    "choose another output folder": ("out", "-o"),
-    "choose another cache folder": ("cache", "--cache"),
-    "set the number of categories": ("k", "--k"),
-    "as its backbone": ("backbone", "--backbone"),
-    "raise the maximum": ("max", "--max"),
-    "lower the maximum": ("max", "--max"),
-}
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; the exit code is 0, 2 for a wrong call, 3 for unusable data, 130 after Ctrl-C or SIGTERM."""
@@ -111,7 +101,7 @@ def _do(options: argparse.Namespace) -> int:
             return 0
         except DebgcdError as error:
             again = _how_to_go_on(options) if isinstance(error, distributed.Lost) else ""
-            return _complain(_with_flags(str(error), options) + again, error.exit_code)
+            return _complain(_sentence(error, options) + again, error.exit_code)
         except KeyboardInterrupt:
             again = "; to start again, repeat the command" if options.command is train.train else ""
             return _complain(f"stopped{_how_to_go_on(options) or again}", 130)
@@ -134,12 +124,11 @@ def _do(options: argparse.Namespace) -> int:
             raise
 
 
-def _with_flags(message: str, options: argparse.Namespace) -> str:
-    """Library messages name settings; add the option that changes the setting, if this command has it."""
-    for setting, (attribute, flag) in FLAGS.items():
-        if hasattr(options, attribute):
-            message = message.replace(setting, f"{setting} with {flag}")
-    return message
+def _sentence(error: DebgcdError, options: argparse.Namespace) -> str:
+    """The error's message, with the flag that changes the setting it is about if this command has that flag."""
+    if error.setting is None or not hasattr(options, error.setting):
+        return str(error)
+    return error.with_flag("-o" if error.setting == "out" else f"--{error.setting}")
 
 
 def _prepare_streams() -> None:

@@ -91,5 +91,5 @@ def _run(manifest: Manifest, config: Config, folder: Path) -> Run:
         require_new(folder)
         return begin(manifest, config, folder)
     if open_run(folder).config.seed != config.seed:
-        raise UsageError(f"{folder} holds a demo with another seed; choose another output folder")
+        raise UsageError(f"{folder} holds a demo with another seed; choose another output folder", setting="out")
     return resume(folder)

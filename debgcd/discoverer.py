@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
+from sklearn.exceptions import NotFittedError
 
 from debgcd import config as configuration
 from debgcd.config.schema import Config, k_values
@@ -33,6 +34,10 @@ from debgcd.train.decide import choose_preset
 from debgcd.train.start import begin_locked, require_ready
 
 Images = Sequence[Any] | NDArray[Any]  # see `Discoverer`
+
+
+class NotFitted(UsageError, NotFittedError):
+    """A Discoverer was asked before it had a model; scikit-learn's tools catch its own class."""
 
 
 class Discoverer(BaseEstimator):
@@ -220,7 +225,7 @@ class Discoverer(BaseEstimator):
 
     def _fitted(self) -> Model:
         if not hasattr(self, "_model"):
-            raise UsageError("this Discoverer has no model yet; call fit or Discoverer.load")
+            raise NotFitted("this Discoverer has no model yet; call fit or Discoverer.load")
         return self._model
 
     def _each(self, X: Images, ask: Callable[[Manifest], NDArray[Any] | None], fill: float) -> NDArray[Any]:

@@ -1,7 +1,7 @@
 """Errors shown to the user without a traceback: a wrong call (exit code 2) or unusable data (exit code 3).
 
 Each message is one sentence: what is wrong, where, and what to do about it. Messages name settings, not command-line flags,
-because users of the Python API see them too; `cli.py` adds the flag where it can.
+because users of the Python API see them too. An error about a setting carries its name, and `cli.py` adds the flag.
 """
 
 from __future__ import annotations
@@ -11,12 +11,24 @@ from collections.abc import Sequence
 
 
 class DebgcdError(Exception):
-    """Base class of all errors that are shown to the user as one line."""
+    """Base class of all errors that are shown to the user as one line.
+
+    setting: what to change, named as in the options of the command line. `message` ends where its flag belongs, and `then`
+    continues the sentence: DataError("...; choose another cache folder", setting="cache", then=", or ...").
+    """
 
     exit_code = 1
 
+    def __init__(self, message: str, *, setting: str | None = None, then: str = ""):
+        super().__init__(message + then)
+        self.message, self.setting, self.then = message, setting, then
 
-class UsageError(DebgcdError):
+    def with_flag(self, flag: str) -> str:
+        """The sentence with the flag that changes the setting."""
+        return f"{self.message} with {flag}{self.then}"
+
+
+class UsageError(DebgcdError, ValueError):
     """The call was wrong: an unknown option or key, a value out of range, a run directory that is not empty."""
 
     exit_code = 2

@@ -188,7 +188,7 @@ def test_dino_is_the_default_where_a_hub_can_be_reached() -> None:
 
 @pytest.mark.parametrize("benchmark", NAMES)
 def test_an_overlay_holds_only_what_differs(benchmark: str) -> None:
-    file = resources.files("debgcd") / "overlays" / "benchmarks" / f"{benchmark}.yaml"
+    file = resources.files("debgcd.config") / "overlays" / "benchmarks" / f"{benchmark}.yaml"
     sections = yaml.safe_load(file.read_text("utf-8"))
     assert set(sections) <= {"paper", "released"} and "paper" in sections
     assert {"every", "debgcd"}.isdisjoint(sections.get("released", {})) == (benchmark in NOT_RELEASED)

@@ -120,7 +120,8 @@ def _checked(features: Tensor, label: Tensor, way: str, most: int | None) -> tup
     count = len(features)
     if not count or int(label.max()) < 0:
         raise DataError(
-            "no image is labelled, so the extent of a category is unknown; label some images, or set the number of categories"
+            "no image is labelled, so the extent of a category is unknown; label some images, or set the number of categories",
+            setting="k",
         )
     if not features.isfinite().all():
         rows = (~features.isfinite().all(1)).nonzero()[:, 0]
@@ -133,7 +134,8 @@ def _checked(features: Tensor, label: Tensor, way: str, most: int | None) -> tup
     if way == "consensus" and int((label >= 0).sum()) == known:
         raise DataError(
             "each class has only one labelled image, so the width of a category is unknown; label a second image of some "
-            "class, or set the number of categories"
+            "class, or set the number of categories",
+            setting="k",
         )
     empty = (torch.bincount(label[label >= 0], minlength=known) == 0).nonzero()[:, 0]
     if len(empty):
@@ -142,10 +144,14 @@ def _checked(features: Tensor, label: Tensor, way: str, most: int | None) -> tup
         return known, max(known, min(count // 2, max(8 * known, round(count**0.5))))
     if most < known:
         raise UsageError(
-            f"at most {most} categories are allowed, but {known} classes are labelled already; raise the maximum"
+            f"at most {most} categories are allowed, but {known} classes are labelled already; raise the maximum",
+            setting="max",
         )
     if most > count:
-        raise UsageError(f"at most {most} categories are allowed, but there are only {count} images; lower the maximum")
+        raise UsageError(
+            f"at most {most} categories are allowed, but there are only {count} images; lower the maximum",
+            setting="max",
+        )
     return known, most
 
 

@@ -20,7 +20,7 @@ import yaml
 from debgcd.config.merge import MAX_YAML, fitting, keys, merge, parse_yaml, plain, shown
 from debgcd.config.schema import Config
 from debgcd.errors import DataError, UsageError, suggest
-from debgcd.methods import METHODS, require_method
+from debgcd.methods import METHODS, require_method, usable
 
 Name = str | None  # of a file in the package, or of none
 Kind = Literal["preset", "quality", "method", "benchmark", "backbone"]
@@ -169,7 +169,7 @@ def _lay(config: Config, values: Mapping[str, Any], where: str) -> Config:
         config = replace(config, options=merge(chosen(), fitting(chosen(), before), where))
     for key in _own(values):
         if key not in keys(chosen):
-            owners = [name for name in METHODS if key in keys(METHODS[name].Options)]
+            owners = [name for name, method in usable().items() if key in keys(method.Options)]
             hint = (
                 f" (an option of {', '.join(owners)})" if owners else suggest(str(key), sorted(COMMON | keys(chosen)))
             )
@@ -193,8 +193,8 @@ def override_all(config: Config, changes: Sequence[tuple[Mapping[str, Any], str]
 def fitted(config: Config, values: Mapping[str, Any], where: str) -> dict[str, Any]:
     """The part of the values that the configuration's method has options for; refused where no method has one."""
     known = set(leaves(to_dict(config)))
-    for name in METHODS:
-        known |= set(leaves(plain(dataclasses.asdict(METHODS[name].Options()))))
+    for method in usable().values():
+        known |= set(leaves(plain(dataclasses.asdict(method.Options()))))
     for key in leaves(values):
         if key not in known:
             raise UsageError(f"{where}: unknown key {shown(key)}{suggest(key, sorted(known))}")

@@ -14,6 +14,7 @@ from debgcd.data.image.decode import Reason, Unusable, regular_file
 from debgcd.data.manifest import COLUMNS, SPLITS, Manifest, Row, Skipped, assemble, label_text, shown, skip, text
 from debgcd.errors import DataError, UsageError
 from debgcd.system.files import csv_field
+from debgcd.system.optional import optional
 from debgcd.system.progress import say
 
 PATHS = (
@@ -272,13 +273,9 @@ def _csv_records(source: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _parquet_records(source: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    parquet = optional("pyarrow.parquet", "parquet", f"reading {shown(source)}")
     try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise UsageError(f"reading {shown(source)} needs pyarrow: pip install 'debgcd[parquet]'") from error
-    try:
-        with pyarrow.parquet.ParquetFile(source) as file:
+        with parquet.ParquetFile(source) as file:
             table = file.read()
         # pandas stores the index of a table in such columns
         places = [i for i, name in enumerate(table.column_names) if not name.startswith("__index_level_")]

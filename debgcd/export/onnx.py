@@ -21,10 +21,11 @@ from torch import Tensor, nn
 from debgcd import __version__
 from debgcd.data.loader import from_files
 from debgcd.data.views import CENTRE, PLAIN
-from debgcd.errors import DebgcdError, UsageError
+from debgcd.errors import DebgcdError
 from debgcd.run.directory import Run
 from debgcd.run.model_folder import Model, load_model
 from debgcd.system.files import write_bytes
+from debgcd.system.optional import optional
 from debgcd.system.progress import progress
 
 SAMPLE = Path(__file__).with_name("onnx_sample.txt")  # a script, but not one of this package
@@ -52,12 +53,8 @@ class Whole(nn.Module):
 
 def write_onnx(run: Run, out: Path, cache: Path) -> None:
     """Write the model, and beside it a script that uses it with onnxruntime and Pillow alone."""
-    try:
-        import onnx
-        import onnxruntime
-        import onnxscript  # noqa: F401 (torch needs it)
-    except ImportError as error:
-        raise UsageError("onnx needs more packages: pip install 'debgcd[onnx]'") from error
+    needed = ("onnx", "onnxruntime", "onnxscript")  # torch needs the last one
+    onnx, onnxruntime, _ = (optional(package, "onnx", "the export to ONNX") for package in needed)
     model = load_model(run.model, backbone=None, cache=cache, device="cpu")
     model.network.backbone.precision = "fp32"
     whole = Whole(model).eval()

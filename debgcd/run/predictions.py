@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from debgcd.data.image.crop import Picture
-from debgcd.errors import DataError, UsageError
+from debgcd.errors import DataError
 from debgcd.run.categories import RESTORE, Category, living
 from debgcd.system.files import csv_cell, csv_field
+from debgcd.system.optional import optional
 
 if TYPE_CHECKING:
     from debgcd.novelty.base import Novel
@@ -138,12 +139,8 @@ def _schema(arrow: Any, columns: Iterable[str]) -> Any:
 
 def pyarrow() -> tuple[Any, Any]:
     """The modules pyarrow and pyarrow.parquet, which are optional."""
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise UsageError("Parquet needs pyarrow: pip install 'debgcd[parquet]'") from error
-    return pyarrow, pyarrow.parquet
+    arrow, parquet = (optional(name, "parquet", "Parquet") for name in ("pyarrow", "pyarrow.parquet"))
+    return arrow, parquet
 
 
 def read_predictions(path: Path, columns: Collection[str] = tuple(COLUMNS)) -> Table:

@@ -36,7 +36,9 @@ def cache_folder(given: str | os.PathLike[str] | None) -> Path:
         return Path.home() / ".cache" / "debgcd"
     except RuntimeError as error:  # HOME is not set, and the system does not know this user
         raise UsageError(
-            "there is no home folder for the cache; choose another cache folder, or set DEBGCD_CACHE"
+            "there is no home folder for the cache; choose another cache folder",
+            setting="cache",
+            then=", or set DEBGCD_CACHE",
         ) from error
 
 

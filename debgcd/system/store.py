@@ -105,14 +105,18 @@ def open_store(folder: Path, recipe: Recipe) -> Store:
                     break
     kept = _read(place, recipe)
     if kept is None:
-        raise DataError(f"{place} was written but cannot be read {_back()}")
+        raise _unreadable(f"{place} was written but")
     return kept
 
 
-def _back() -> str:
+def _unreadable(what: str) -> DataError:
     if distributed.rank() == 0:
-        return "back; check the disk, or choose another cache folder"
-    return "here; choose another cache folder, on a disk that all ranks share"
+        return DataError(f"{what} cannot be read back; check the disk, or choose another cache folder", setting="cache")
+    return DataError(
+        f"{what} cannot be read here; choose another cache folder",
+        setting="cache",
+        then=", on a disk that all ranks share",
+    )
 
 
 @contextmanager
@@ -164,7 +168,7 @@ def _compute(place: Path, recipe: Recipe) -> int:
     try:
         first = distributed.from_rank0(lambda: _prepare(partial, recipe))
         if not (partial / FACTS).is_file():
-            raise DataError(f"{partial} cannot be read {_back()}")
+            raise _unreadable(str(partial))
         ends: list[int] = _look(partial, recipe)[0].tolist()
         safe = _last(ends)
         with open(partial / RECORDS, "r+b") as file, closing(recipe.compute(first)) as batches:
@@ -194,9 +198,9 @@ def _compute(place: Path, recipe: Recipe) -> int:
         if distributed.rank() == 0:
             shutil.rmtree(partial, ignore_errors=True)  # leaving it would keep the disk full for everything else
         free = shutil.disk_usage(place.parent).free
-        raise DataError(
-            f"the {recipe.what} cannot be written to {place.parent} ({error.strerror}): it needs {amount(recipe.size)}, and "
-            f"{amount(free)} is free; {_advice(recipe)}"
+        raise _no_room(
+            recipe,
+            f"cannot be written to {place.parent} ({error.strerror}): it needs {amount(recipe.size)}, and {amount(free)} is free",
         ) from error
     return first
 
@@ -206,10 +210,7 @@ def _prepare(partial: Path, recipe: Recipe) -> int:
     ends = _look(partial, recipe)[0]
     free, missing = shutil.disk_usage(partial.parent).free, recipe.size - _last(ends)
     if missing > free:
-        raise DataError(
-            f"the {recipe.what} needs {amount(missing)} in {partial.parent} but only {amount(free)} is free; "
-            f"{_advice(recipe)}"
-        )
+        raise _no_room(recipe, f"needs {amount(missing)} in {partial.parent} but only {amount(free)} is free")
     if not len(ends):
         _begin(partial, recipe)
     os.truncate(partial / RECORDS, _last(ends))
@@ -223,5 +224,9 @@ def _begin(partial: Path, recipe: Recipe) -> None:
     (partial / RECORDS).touch()
 
 
-def _advice(recipe: Recipe) -> str:
-    return f"free some space, choose another cache folder, or do without it ({recipe.otherwise})"
+def _no_room(recipe: Recipe, why: str) -> DataError:
+    return DataError(
+        f"the {recipe.what} {why}; free some space, choose another cache folder",
+        setting="cache",
+        then=f", or do without it ({recipe.otherwise})",
+    )

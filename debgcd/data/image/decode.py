@@ -24,6 +24,8 @@ from PIL import Image, ImageFile
 from debgcd.data.image.crop import SIDEWAYS, BadBox, Box, Crop, Picture, turn_and_cut
 from debgcd.data.image.jpeg import decode_quickly, keeps_coefficients, most_bytes, scale_down, sharpen
 from debgcd.data.image.rgb import Unconvertible, to_rgb
+from debgcd.errors import UsageError
+from debgcd.system.optional import optional
 
 _TIFF_SIZES = {3: 2, 4: 4, 5: 8, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8}  # bytes per value by type; 1 for all others
 
@@ -382,12 +384,14 @@ def _open(file: BinaryIO, kind: str) -> ImageFile.ImageFile:
     can be changed only for the whole process.
     """
     try:
-        plugin = importlib.import_module(_PLUGINS[kind])
-        if kind == "HEIF" and kind not in Image.OPEN:
+        if kind != "HEIF":
+            importlib.import_module(_PLUGINS[kind])
+        elif (plugin := optional(_PLUGINS[kind], "heif", "HEIF")) and kind not in Image.OPEN:
             plugin.register_heif_opener()
     except ImportError as error:
-        extra = "pip install 'debgcd[heif]'" if kind == "HEIF" else "update Pillow"
-        raise Unusable(Reason.UNSUPPORTED, f"{kind} is not supported by this installation: {extra}") from error
+        raise Unusable(Reason.UNSUPPORTED, f"{kind} is not supported by this Pillow; update it") from error
+    except UsageError as error:
+        raise Unusable(Reason.UNSUPPORTED, str(error)) from error
     if kind not in Image.OPEN:
         raise Unusable(Reason.UNSUPPORTED, f"this Pillow was built without {kind}")
     file.seek(0)

@@ -15,6 +15,7 @@ from debgcd.errors import DataError, UsageError
 from debgcd.review.page.desk import Desk
 from debgcd.review.page.pictures import Pictures
 from debgcd.system.files import parse_json
+from debgcd.system.optional import optional
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -156,11 +157,8 @@ FOR_EVER = {"cache-control": "private, max-age=31536000, immutable"}
 
 def require_packages() -> None:
     """Refuse in one sentence where FastAPI or uvicorn is missing."""
-    try:
-        import fastapi  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError as error:
-        raise UsageError(f"the review needs {error.name}; install it: pip install 'debgcd[review]'") from error
+    for package in ("fastapi", "uvicorn"):
+        optional(package, "review", "the review")
 
 
 def listen(port: int) -> socket.socket:
