@@ -83,8 +83,8 @@ class XCon(GCD):
         said = output["experts"]
         z = said[torch.arange(len(said), device=said.device), part.repeat(2)]
         labelled = part[batch.labelled[: len(batch.y)]]  # rows of the first view are images
-        known = z[batch.labelled]
         fine = losses.info_nce_within(z @ z.T, part, parts, options.unlabelled_temperature)
+        known = z[batch.labelled]
         fine_labelled = losses.supervised_contrastive_within(
             known @ known.T, batch.y, labelled, parts, options.labelled_temperature
         )
