@@ -32,7 +32,7 @@ from debgcd.methods import create
 from debgcd.methods.base import Batch, Sizes
 from debgcd.model.network import Network, Output
 from debgcd.run.categories import Category, categories
-from debgcd.run.predictions import COLUMNS, Inference, prediction_table, predictions_csv
+from debgcd.run.predictions import COLUMNS, Inference, prediction_table, to_csv
 from debgcd.system import distributed
 from debgcd.system.files import csv_text
 from debgcd.system.machine import facts
@@ -181,7 +181,7 @@ def rows() -> dict[str, float]:
     names = categories([f"class {i:05d}" for i in range(CATEGORIES // 2)], CATEGORIES)
     paths = [Path(f"{i}.jpg") for i in range(ROWS)]
     begun = time.perf_counter()
-    text = predictions_csv(prediction_table(paths, said, names, None))
+    text = to_csv(prediction_table(paths, said, names, None))
     ours, begun = time.perf_counter() - begun, time.perf_counter()
     looped = loop_form(paths[: ROWS // 10], said, names)
     assert text.startswith(looped)

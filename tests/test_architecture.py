@@ -192,19 +192,33 @@ def test_no_module_imports_a_library_of_another_feature() -> None:
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
 
 
-def test_the_architecture_names_every_module_and_no_other() -> None:
+def test_the_architecture_names_every_room_in_its_order_and_only_files_that_exist() -> None:
     text = ARCHITECTURE.read_text("utf-8")
-    named = set(re.findall(r"`(debgcd/[\w/]+\.py)`", text))
-    there = {str(path.relative_to(ROOT)) for path in MODULES.values() if path.name != "__init__.py"}
-    assert there - named == set(), "docs/architecture.md does not say what these are for"
-    assert {name for name in named if not (ROOT / name).is_file()} == set(), "docs/architecture.md names what is gone"
-    assert len(text.splitlines()) < 256
-
-
-def test_the_architecture_lists_rooms_in_their_order() -> None:
-    listed = re.findall(r"^- `debgcd/([\w/]+)\.py`", ARCHITECTURE.read_text("utf-8"), flags=re.MULTILINE)
-    order = [room("debgcd." + name.replace("/", ".")) for name in listed]
+    table = text[text.index("| room | purpose |") :]
+    named = re.findall(r"`debgcd/([\w]+)(?:/|\.py)`", table[: table.index("## Guarantees")])
+    assert {module.split(".")[1] for module in MODULES if module != "debgcd"} == set(named)
+    order = [room(f"debgcd.{name}") for name in named]
     assert order == sorted(order)
+    files = {name.removeprefix("debgcd/") for name in re.findall(r"`([a-z_/]+\.py)`", text) if "/" in name}
+    there = {name for name in files if not name.startswith(("tests/", "benchmarks/"))} - {"methods/sure.py"}
+    assert len(there) > 10 and {name for name in there if not (PACKAGE / name).is_file()} == set()
+
+
+SELF_EXPLAINING = {
+    "debgcd.commands",
+    "debgcd.methods",
+    "debgcd.reproduce.bench",
+}  # one file per command, method, measure
+
+
+@pytest.mark.parametrize("package", [name for name, path in MODULES.items() if path.name == "__init__.py"][1:])
+def test_a_room_lists_its_files(package: str) -> None:
+    text = ast.get_docstring(TREES[package]) or ""
+    inside = {name.removeprefix(f"{package}.") for name in MODULES if name.startswith(f"{package}.")}
+    direct = {name for name in inside if "." not in name}
+    named = set(re.findall(r"`([a-z_0-9]+)`", text))
+    assert text and (package in SELF_EXPLAINING or direct <= named), direct - named
+    assert not set(re.findall(r"^- `([a-z_]+)`", text, re.MULTILINE)) - direct
 
 
 def test_the_architecture_points_at_tests_that_exist() -> None:

@@ -1,0 +1,12 @@
+"""Clusterings and the number of clusters; pure functions of features and labels.
+
+- `kmeans`: k-means, plain and semi-supervised
+- `lloyd`: Lloyd's iterations for all restarts in one batch, in blocks of bounded memory
+- `prototypes`: where a classifier starts: principal axes, whitening, k-means
+- `ward`: one tree, all cuts
+- `consensus`: K as the number of clusters as tight as the known classes
+- `estimate_k`: three ways to estimate K
+- `snc`: semi-supervised FINCH
+- `communities`: Infomap
+- `mixture`: Gaussians that split and merge
+"""

@@ -62,14 +62,15 @@ def predict(options: argparse.Namespace) -> None:
 def _print(model: Model, manifest: Manifest) -> None:
     """To standard output, as rows come."""
     from debgcd.infer.predict import predict as ask
-    from debgcd.run.predictions import COLUMNS, Table, predictions_csv
+    from debgcd.run.predictions import COLUMNS, Table, to_csv
 
     terminal = sys.stdout.isatty()
 
     def form(table: Table) -> bytes:
         if terminal:
-            table = {name: _escaped(values) if COLUMNS[name] is str else values for name, values in table.items()}
-        return predictions_csv(table, header=False).encode("utf-8", "surrogateescape")
+            texts = (name for name in table if COLUMNS[name] is str)
+            table = table | {name: [value and escaped(value) for value in table[name]] for name in texts}
+        return to_csv(table, header=False).encode("utf-8", "surrogateescape")
 
     skipped, begun = list(manifest.skipped), False
     for part in ask(model, manifest, form=form):
@@ -99,7 +100,3 @@ def _write(model: Model, manifest: Manifest, out: Path, listed: Path) -> None:
         write_skipped(skipped, listed)
     if skipped:
         say(f"files that cannot be used: {len(skipped)}; for the reasons see {listed}")
-
-
-def _escaped(texts: list[str | None]) -> list[str | None]:
-    return [None if text is None else escaped(text) for text in texts]

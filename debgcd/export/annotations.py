@@ -12,7 +12,7 @@ from debgcd import __version__
 from debgcd.data.image.crop import Box, Crop, Picture
 from debgcd.data.image.decode import Unusable, file_size
 from debgcd.export.items import Item, items, kept, tell_left_out
-from debgcd.review.log import reviewed_predictions
+from debgcd.review.log import outcome, read_review
 from debgcd.review.state import ACCEPTED, REJECTED
 from debgcd.run.directory import Run
 from debgcd.system.files import write_json, write_text
@@ -39,7 +39,7 @@ def write_coco(run: Run, out: Path) -> None:
             notes.append(note | ({} if item.confidence is None else {"score": item.confidence}))
     listed = [
         {"id": category.category + 1, "name": category.name, "supercategory": "known" if category.known else "new"}
-        for category in reviewed_predictions(run.folder)[1]
+        for category in outcome(read_review(run.folder))
         if category.merged_into is None
     ]
     info = {"description": f"categories found by debgcd {__version__}", "version": "1.0"}
@@ -55,10 +55,8 @@ def write_labelstudio(run: Run, out: Path) -> None:
     found = items(run)
     boxes = any(item.is_crop for item in found)
     write_json(out, [_boxes_task(*file) for file in _files(found)] if boxes else [_task(item) for item in found])
-    write_text(
-        setup_of(out),
-        _setup([one.name for one in reviewed_predictions(run.folder)[1] if one.merged_into is None], boxes),
-    )
+    names = [one.name for one in outcome(read_review(run.folder)) if one.merged_into is None]
+    write_text(setup_of(out), _setup(names, boxes))
     say("Label Studio must serve local files from / (LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT)")
 
 

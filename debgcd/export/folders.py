@@ -6,7 +6,7 @@ from pathlib import Path
 
 from debgcd.errors import UsageError
 from debgcd.export.items import Item, Names, file_name, items, kept, put_images
-from debgcd.review.log import reviewed_predictions
+from debgcd.review.log import outcome, read_review
 from debgcd.run.directory import Run
 from debgcd.system.files import csv_text, new_folder, write_json, write_text
 
@@ -53,7 +53,7 @@ def write_fiftyone(run: Run, out: Path, link: str) -> None:
     """FiftyOne's FiftyOneImageClassificationDataset: data/ and labels.json, with confidence and attributes."""
     with new_folder(out) as new:
         found = _put(run, new / "data", link)
-        living = [category for category in reviewed_predictions(run.folder)[1] if category.merged_into is None]
+        living = [category for category in outcome(read_review(run.folder)) if category.merged_into is None]
         number = {category.category: i for i, category in enumerate(living)}
         labels = {}
         for name, item in found:

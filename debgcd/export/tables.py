@@ -6,19 +6,20 @@ from pathlib import Path
 
 from debgcd.export.items import items
 from debgcd.run.directory import Run
-from debgcd.run.predictions import REVIEWED, Table, predictions_csv, predictions_parquet, table_of
+from debgcd.run.predictions import REVIEWED, Table, to_csv, to_parquet
 from debgcd.system.files import write_bytes, write_text
 
 
 def write_csv(run: Run, out: Path) -> None:
     """As predictions.csv; a cell that a spreadsheet would compute gets a quote, which `files.csv_field` removes."""
-    write_text(out, predictions_csv(_table(run)))
+    write_text(out, to_csv(_table(run)))
 
 
 def write_parquet(run: Run, out: Path) -> None:
     """The same columns with types."""
-    write_bytes(out, predictions_parquet(_table(run)))
+    write_bytes(out, to_parquet(_table(run)))
 
 
 def _table(run: Run) -> Table:
-    return table_of([item.row for item in items(run) if item.row is not None], REVIEWED)
+    rows = [item.row for item in items(run) if item.row is not None]
+    return {name: [row[name] for row in rows] for name in REVIEWED}

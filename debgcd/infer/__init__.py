@@ -1,0 +1,5 @@
+"""A network's answers.
+
+- `infer`: from centre crops or features to categories and novelty
+- `predict`: a model on new images, in resumable parts
+"""

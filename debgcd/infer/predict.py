@@ -22,18 +22,9 @@ from debgcd.data.scan import scan
 from debgcd.errors import DataError, UsageError
 from debgcd.infer.infer import features, infer, probabilities
 from debgcd.review.log import carry
+from debgcd.run import predictions
 from debgcd.run.model_folder import Model, load_model
-from debgcd.run.predictions import (
-    Inference,
-    Table,
-    is_parquet,
-    join_csv,
-    join_parquet,
-    prediction_table,
-    predictions_csv,
-    predictions_parquet,
-    pyarrow,
-)
+from debgcd.run.predictions import Inference, Table, prediction_table
 from debgcd.system import distributed
 from debgcd.system.files import named_errors, read_json, write_bytes, write_json
 from debgcd.system.progress import Report, progress, say
@@ -65,7 +56,7 @@ class Part:
 
 def csv_part(table: Table) -> bytes:
     """Rows as bytes of a part of a CSV file."""
-    return predictions_csv(table, header=False).encode("utf-8", "backslashreplace")
+    return predictions.to_csv(table, header=False).encode("utf-8", "backslashreplace")
 
 
 def predict(
@@ -108,13 +99,14 @@ class Parts:
     def __init__(self, out: Path, model: Model, manifest: Manifest):
         self._out = Path(os.path.realpath(out))
         self._folder = self._out.with_name(f".{self._out.name}.partial")
-        self._parquet = is_parquet(out)
-        if self._parquet:
-            pyarrow()  # refused now rather than after the first part
-        self.form: Callable[[Table], bytes] = predictions_parquet if self._parquet else csv_part
+        parquet = predictions.is_parquet(out)
+        if parquet:
+            predictions.pyarrow()  # refused now rather than after the first part
+        self.form: Callable[[Table], bytes] = predictions.to_parquet if parquet else csv_part
+        self._join = predictions.join_parquet if parquet else predictions.join_csv
         names = hashlib.sha256("\0".join(map(str, manifest.paths)).encode("utf-8", "surrogateescape")).hexdigest()
         said = [category.to_json() for category in model.categories]  # a review may have changed names
-        self._facts = {"debgcd": __version__, "model": model.sha256, "images": names, "parquet": self._parquet}
+        self._facts = {"debgcd": __version__, "model": model.sha256, "images": names, "parquet": parquet}
         self._facts["categories"] = hashlib.sha256(json.dumps(said).encode()).hexdigest()
         self._done, self._rows = 0, 0
         self._parts: list[str] = []
@@ -157,7 +149,7 @@ class Parts:
         try:
             with named_errors(self._out):
                 with open(temporary, "wb") as file:
-                    (join_parquet if self._parquet else join_csv)((self._folder / name for name in self._parts), file)
+                    self._join((self._folder / name for name in self._parts), file)
                     if not special:
                         file.flush()
                         os.fsync(file.fileno())
@@ -207,9 +199,8 @@ def usable_images(manifest: Manifest, workers: int | None) -> Manifest:
 
 def _tokens(model: Model, usable: Manifest, workers: int | None, report: Report) -> Iterator[Tensor]:
     workers = default_workers() if workers is None else workers
-    images = from_files(
-        usable.paths, replace(model.config.views, upright=True)
-    )  # a benchmark's model may say otherwise
+    # the model of a benchmark may have been trained without turning images upright
+    images = from_files(usable.paths, replace(model.config.views, upright=True))
     source = FreshTokens(model.network.backbone, images, model.config.seed, workers)
     done = 0
     for tokens in source.centre(np.arange(len(usable))):

@@ -1,7 +1,7 @@
 """The paper's equations as pure functions, one file for each group; `docs/paper.md` maps them all.
 
-`contrastive.py` has the contrasts of all methods, `peers.py` what else the methods compute that the paper is compared with;
-`docs/methods.md` maps these.
+`classifier` has Eq. 1–2, `detector` Eq. 4–7, `debiased` Eq. 9–11, `contrastive` the contrasts of all methods; `peers` has
+what else the methods compute that the paper is compared with, and `docs/methods.md` maps these.
 
 Shapes: B images, two views stacked as 2B rows (i and i+B are the views of one image), K categories, M known ones. Every
 function is defined on empty sets: it returns a zero that is still part of the graph.

@@ -1,1 +1,12 @@
-"""Backbones cut into trunk and tail, and the heads on top."""
+"""Backbones cut into trunk and tail, and the heads on top.
+
+- `backbone`: the interface: trunk, tail, identity; device and precision
+- `lite`: EfficientNet-Lite, which works offline
+- `vit`: vision transformers
+- `folded`: cheaper, exact forms of their blocks
+- `weights`: the hub's format, and DINO's own files
+- `load`: name -> backbone
+- `heads`: prototypes, projections, centres
+- `network`: backbone, heads and memory together; the EMA teacher; a queue
+- `prompts`: what learns before the trunk
+"""

@@ -310,13 +310,8 @@ def _two(axis: Any, score: NDArray[Any], new: NDArray[np.bool_], title: str) -> 
 def _confidence(axis: Any, run: Run) -> None:
     rows, _ = reviewed_predictions(run.folder)
     for known, colour, label in ((True, OLD, "known classes"), (False, NEW, "new categories")):
-        axis.hist(
-            [row["confidence"] for row in rows if row["known"] is known],
-            BINS,
-            color=colour,
-            alpha=0.6,
-            label=label,
-        )
+        values = [row["confidence"] for row in rows if row["known"] is known]
+        axis.hist(values, BINS, color=colour, alpha=0.6, label=label)
     axis.set(xlabel="confidence", ylabel="images", title=f"{title_of(run)}: truth is not known, so confidence")
     axis.legend()
 

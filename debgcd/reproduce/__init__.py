@@ -1,1 +1,8 @@
-"""Every table of the paper as a grid of runs, and its numbers compared with ours."""
+"""Every table of the paper as a grid of runs, and its numbers beside ours.
+
+- `experiments`: the runs of each table, from experiments.yaml; subsets of data sets
+- `grid`: resumable, one subprocess per run, spread over GPUs
+- `table`: results beside the paper's numbers
+- `run`: experiment name -> page
+- `bench`: `debgcd bench`: speed and memory
+"""

@@ -82,12 +82,7 @@ def rows_of(table: Table) -> list[Prediction]:
     return [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
 
 
-def table_of(rows: Sequence[Prediction], columns: Iterable[str]) -> Table:
-    """The inverse of `rows_of`."""
-    return {name: [row[name] for row in rows] for name in columns}
-
-
-def predictions_csv(table: Table, header: bool = True) -> str:
+def to_csv(table: Table, header: bool = True) -> str:
     """The table as CSV: true/false, six decimals, empty for None; a text that a spreadsheet would compute is quoted."""
     lines = [",".join(table)] if header else []
     lines += map(",".join, zip(*(_cells(REVIEWED[name], values) for name, values in table.items()), strict=True))
@@ -108,7 +103,7 @@ def is_parquet(path: Path) -> bool:
     return path.suffix.lower() in (".parquet", ".pq")
 
 
-def predictions_parquet(table: Table) -> bytes:
+def to_parquet(table: Table) -> bytes:
     """The table as the content of a Parquet file."""
     arrow, parquet = pyarrow()
     content = io.BytesIO()

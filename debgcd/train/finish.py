@@ -23,7 +23,7 @@ from debgcd.review.state import REJECTED
 from debgcd.run.categories import categories
 from debgcd.run.directory import Run
 from debgcd.run.model_folder import save_model, views_label
-from debgcd.run.predictions import Inference, prediction_table, predictions_csv
+from debgcd.run.predictions import Inference, prediction_table, to_csv
 from debgcd.system import distributed
 from debgcd.system.files import read_json, write_json, write_text
 from debgcd.system.progress import say
@@ -121,7 +121,7 @@ def write_results(run: Run, setup: Setup, inference: Inference, scores: dict[str
     save_model(run.model, state, config, found, len(setup.label), novel=novel, labelled=labelled, scores=scores)
     if scores is not None:
         write_evaluation(run, scores, k)
-    write_text(run.predictions, predictions_csv(prediction_table(paths, inference, found, novel)))
+    write_text(run.predictions, to_csv(prediction_table(paths, inference, found, novel)))
 
 
 def novelty_limit(setup: Setup) -> Novel | None:

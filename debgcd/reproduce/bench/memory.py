@@ -27,7 +27,7 @@ from debgcd.reproduce.bench.networks import TUNED_BLOCKS, ours, random_vit, read
 from debgcd.reproduce.bench.session import Line, Session, Shape, Work, anonymous_bytes, apart, interleave, silent
 from debgcd.run.categories import categories
 from debgcd.run.directory import create as create_run
-from debgcd.run.predictions import prediction_table, predictions_csv
+from debgcd.run.predictions import prediction_table, to_csv
 from debgcd.system.progress import progress, say
 from debgcd.tokens.bank import open_bank
 from debgcd.tokens.sources import CENTRE_BATCH
@@ -181,7 +181,7 @@ def scale(config: Config, images: int, width: int, repeats: int) -> dict[str, fl
     def predictions() -> None:
         paths = [Path(f"{i}.jpg") for i in range(images)]
         found = categories([f"class {i:05d}" for i in range(known)], config.k or known)
-        predictions_csv(prediction_table(paths, infer(one.network, one.method, batches()), found, None))
+        to_csv(prediction_table(paths, infer(one.network, one.method, batches()), found, None))
 
     predicted = np.where(random.random(images) < RIGHT, truth, random.integers(0, config.k, images))
     seconds = interleave({"step": Work(step)}, repeats, time.perf_counter)

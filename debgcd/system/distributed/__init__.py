@@ -6,6 +6,8 @@ Every function that exchanges something is a collective: all ranks call it, in t
 the identity, so callers have no second code path. Tensors travel by nccl between GPUs and by gloo between CPUs; short
 messages and waiting go through torchrun's key-value store. A collective fails on every rank if another rank has failed, has
 ended, or shows no sign of life for the timeout (`run.timeout`).
+
+`group` joins, sends messages and waits; `tensors` gathers with gradient, averages, broadcasts.
 """
 
 from debgcd.system.distributed.group import (
