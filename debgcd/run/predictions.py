@@ -37,7 +37,8 @@ Prediction = dict[str, Any]  # one row: a value of the column's type, or None
 Table = dict[str, list[Any]]  # the same by column
 
 WORDS: dict[type, str] = {int: "a whole number", float: "a number", bool: "true or false"}
-FORMAT: dict[type, Callable[[Any], str]] = {int: str, float: "{:.6f}".format, bool: lambda value: str(value).lower()}
+FORMAT: dict[type, Callable[[Any], str]] = {str: csv_cell, int: str, bool: lambda value: str(value).lower()}
+FORMAT[float] = "{:.6f}".format
 PARSE: dict[type, Callable[[str], Any]] = {str: csv_field, int: int, float: float}
 PARSE[bool] = {"true": True, "false": False}.__getitem__
 
@@ -86,16 +87,15 @@ def to_csv(table: Table, header: bool = True) -> str:
     """The table as CSV: true/false, six decimals, empty for None; a text that a spreadsheet would compute is quoted."""
     lines = [",".join(table)] if header else []
     lines += map(",".join, zip(*(_cells(REVIEWED[name], values) for name, values in table.items()), strict=True))
-    return "".join(f"{line}\n" for line in lines)
+    return "\n".join([*lines, ""])
 
 
 def _cells(kind: type, values: list[Any]) -> list[str]:
-    """A column as text. Most texts occur many times, so each is escaped once."""
-    if kind is str:
-        texts = {text: "" if text is None else csv_cell(text) for text in set(values)}
-        return [texts[text] for text in values]
-    form = FORMAT[kind]
-    return ["" if value is None else form(value) for value in values]
+    """A column as text: numbers, which all differ, are formatted at once; anything else once per value."""
+    if kind is float and None not in values:
+        return ("%.6f\n" * len(values) % tuple(values)).split("\n")[:-1]
+    texts = {value: "" if value is None else FORMAT[kind](value) for value in set(values)}
+    return [texts[value] for value in values]
 
 
 def is_parquet(path: Path) -> bool:
@@ -157,18 +157,17 @@ def _csv_columns(path: Path, columns: Collection[str]) -> Table:
     for number, line in enumerate(lines, 1):
         if len(line) != len(header):
             raise ValueError(f"row {number} has {len(line)} fields, expected {len(header)}")
-    cells = zip(*lines, strict=True) if lines else ((),) * len(header)
-    return {name: _parsed(name, column) for name, column in zip(header, cells, strict=True) if name in columns}
+    return {name: _parsed(name, [line[i] for line in lines]) for i, name in enumerate(header) if name in columns}
 
 
-def _parsed(name: str, cells: Sequence[str]) -> list[Any]:
-    kind, optional = COLUMNS[name], name not in REQUIRED
-    parse, values = PARSE[kind], []
-    for number, cell in enumerate(cells, 1):
-        try:
+def _parsed(name: str, cells: list[str]) -> list[Any]:
+    parse, optional, values = PARSE[COLUMNS[name]], name not in REQUIRED, list[Any]()
+    try:
+        for cell in cells:
             values.append(None if optional and not cell else parse(cell))
-        except (ValueError, KeyError) as error:
-            raise ValueError(f"row {number}: {name} is {cell!r:.80}, not {WORDS[kind]}") from error
+    except (ValueError, KeyError) as error:
+        row = len(values) + 1
+        raise ValueError(f"row {row}: {name} is {cell!r:.80}, not {WORDS[COLUMNS[name]]}") from error
     return values
 
 
