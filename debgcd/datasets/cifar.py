@@ -66,51 +66,65 @@ def read_pickle(path: Path) -> Any:
 
 
 def _run(content: bytes) -> Any:
-    stack: list[Any] = []
-    marks: list[int] = []
-    memo: dict[Any, Any] = {}
+    machine = _Machine()
+    for opcode, argument, at in pickletools.genops(content):
+        if opcode.name == "STOP":
+            return machine.pop()
+        if not (machine.push(opcode.name, argument) or machine.change(opcode.name, argument)):
+            raise Refused(f"plain values do not need the opcode {opcode.name} at byte {at}")
+    raise Refused("it has no end")
 
-    def since_mark() -> list[Any]:
-        start = marks.pop()
-        items = stack[start:]
-        del stack[start:]
+
+class _Machine:
+    """The stack of a pickle, for those opcodes that plain values need."""
+
+    def __init__(self) -> None:
+        self.stack: list[Any] = []
+        self.marks: list[int] = []
+        self.memo: dict[Any, Any] = {}
+
+    def pop(self) -> Any:
+        if self.marks and len(self.stack) <= self.marks[-1]:
+            raise Refused("it pops more from its stack than it pushed")
+        return self.stack.pop()
+
+    def since_mark(self) -> list[Any]:
+        start = self.marks.pop()
+        items = self.stack[start:]
+        del self.stack[start:]
         return items
 
-    def pop() -> Any:
-        if marks and len(stack) <= marks[-1]:
-            raise Refused("it pops more from its stack than it pushed")
-        return stack.pop()
-
-    for opcode, argument, at in pickletools.genops(content):
-        step = opcode.name
+    def push(self, step: str, argument: Any) -> bool:
+        """Opcodes that put a value on the stack and take none off it; False: not one of them."""
         if step in PLAIN:
-            stack.append(argument)
+            self.stack.append(argument)
         elif step in CONSTANTS:
-            stack.append(CONSTANTS[step])
-        elif step in ("PROTO", "FRAME"):
-            continue
-        elif step == "MARK":
-            marks.append(len(stack))
-        elif step == "EMPTY_DICT":
-            stack.append({})
-        elif step == "EMPTY_LIST":
-            stack.append([])
+            self.stack.append(CONSTANTS[step])
+        elif step in ("EMPTY_DICT", "EMPTY_LIST"):
+            self.stack.append({} if step == "EMPTY_DICT" else [])
+        elif step in ("BINGET", "LONG_BINGET"):
+            self.stack.append(self.memo[argument])
+        elif step == "GLOBAL":
+            self.stack.append(_name(str(argument)))
+        else:
+            return False
+        return True
+
+    def change(self, step: str, argument: Any) -> bool:
+        """All other opcodes; False: one that plain values do not need."""
+        stack, pop = self.stack, self.pop
+        if step == "MARK":
+            self.marks.append(len(stack))
         elif step == "TUPLE":
-            stack.append(tuple(since_mark()))
+            stack.append(tuple(self.since_mark()))
         elif step in TUPLES:
             stack.append(tuple(reversed([pop() for _ in range(TUPLES[step])])))
         elif step in ("APPEND", "APPENDS"):
-            _extend(stack, [pop()] if step == "APPEND" else since_mark())
+            _extend(stack, [pop()] if step == "APPEND" else self.since_mark())
         elif step in ("SETITEM", "SETITEMS"):
-            _fill(stack, [pop(), pop()][::-1] if step == "SETITEM" else since_mark())
-        elif step in ("BINPUT", "LONG_BINPUT"):
-            memo[argument] = stack[-1]
-        elif step == "MEMOIZE":
-            memo[len(memo)] = stack[-1]
-        elif step in ("BINGET", "LONG_BINGET"):
-            stack.append(memo[argument])
-        elif step == "GLOBAL":
-            stack.append(_name(str(argument)))
+            _fill(stack, [pop(), pop()][::-1] if step == "SETITEM" else self.since_mark())
+        elif step in ("BINPUT", "LONG_BINPUT", "MEMOIZE"):
+            self.memo[len(self.memo) if step == "MEMOIZE" else argument] = stack[-1]
         elif step == "STACK_GLOBAL":
             second, first = pop(), pop()
             stack.append(_name(f"{first} {second}"))
@@ -120,11 +134,9 @@ def _run(content: bytes) -> Any:
         elif step == "BUILD":
             state = pop()
             _build(stack[-1], state)
-        elif step == "STOP":
-            return pop()
         else:
-            raise Refused(f"plain values do not need the opcode {step} at byte {at}")
-    raise Refused("it has no end")
+            return step in ("PROTO", "FRAME")
+        return True
 
 
 def _extend(stack: list[Any], items: list[Any]) -> None:

@@ -1,6 +1,6 @@
 """The server of the page: FastAPI behind the guard, on this machine alone."""
 
-from __future__ import annotations
+# without `from __future__ import annotations`: FastAPI reads those of functions that know its classes only by a local name
 
 import json
 import secrets
@@ -8,7 +8,7 @@ import socket
 from collections.abc import Awaitable, Callable, MutableMapping
 from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs
 
 from debgcd.errors import DataError, UsageError
@@ -16,6 +16,9 @@ from debgcd.review.page.desk import Desk
 from debgcd.review.page.pictures import Pictures
 from debgcd.system.files import parse_json
 from debgcd.system.optional import optional
+
+if TYPE_CHECKING:
+    from fastapi import Response
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -195,30 +198,39 @@ def serve(app: App, place: socket.socket) -> None:
     uvicorn.Server(settings).run(sockets=[place])
 
 
+def said(value: Any, status: int = 200) -> "Response":
+    """A value as JSON."""
+    from fastapi import Response
+
+    content = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    return Response(content.encode("utf-8", "replace"), status, {"cache-control": "no-store"}, "application/json")
+
+
+def answered(work: Callable[[], dict[str, Any]]) -> "Response":
+    """What the work returns, or what went wrong."""
+    try:
+        return said(work())
+    except UsageError as error:
+        return said({"error": str(error)}, 409)
+    except (DataError, OSError) as error:
+        return said({"error": f"not saved: {error}"}, 507)
+
+
+def picture(made: Callable[[int], bytes | str], number: int, count: int) -> "Response":
+    """An image by its number, or why there is none."""
+    from fastapi import Response
+
+    found = made(number) if 0 <= number < count else "there is no such image"
+    if isinstance(found, str):
+        return Response(found.encode("utf-8", "replace"), 404, {"cache-control": "no-store"}, "text/plain")
+    return Response(found, 200, FOR_EVER, "image/webp")
+
+
 def build(desk: Desk, pictures: Pictures, port: int) -> Guard:
     """The whole app; `token` of what is returned goes into the first URL."""
     from fastapi import FastAPI, Request, Response
 
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-
-    def said(value: Any, status: int = 200) -> Response:
-        content = json.dumps(value, ensure_ascii=False, allow_nan=False)
-        headers = {"cache-control": "no-store"}
-        return Response(content.encode("utf-8", "replace"), status, headers, "application/json")
-
-    def answered(work: Callable[[], dict[str, Any]]) -> Response:
-        try:
-            return said(work())
-        except UsageError as error:
-            return said({"error": str(error)}, 409)
-        except (DataError, OSError) as error:
-            return said({"error": f"not saved: {error}"}, 507)
-
-    def picture(made: Callable[[int], bytes | str], number: int, count: int) -> Response:
-        found = made(number) if 0 <= number < count else "there is no such image"
-        if isinstance(found, str):
-            return Response(found.encode("utf-8", "replace"), 404, {"cache-control": "no-store"}, "text/plain")
-        return Response(found, 200, FOR_EVER, "image/webp")
 
     @app.get("/")
     def page() -> Response:
