@@ -96,7 +96,7 @@ def fit(run: Run, setup: Setup) -> dict[str, Any]:
 
     resumed = checkpoint.resume(run.checkpoints, network, optimiser, digest)
     first = resumed or 0
-    if setup.start is not None and (resumed is not None or config.start is not None):
+    if setup.start is not None and (config.start is not None or (resumed is not None and long.steps)):
         setup.start.forget()  # the network begins elsewhere
     if resumed is None:
         run_hook(context, lambda context: _begin(run, setup, context))
