@@ -71,7 +71,7 @@ class ViewsConfig:
     )
     upright: bool = option(True, "turn photographs as their EXIF orientation says")
     bank: Literal["auto", "on", "off"] = option(
-        "off", "keep the trunk's tokens of a fixed set of views (train/bank.py)"
+        "off", "keep the trunk's tokens of a fixed set of views (tokens/bank.py)"
     )
     bank_views: int = option(8, "random views per image in the bank, in addition to the centre crop", 0, 1000)
     fresh: float = option(0.0, "share of the draws that take fresh views in spite of a bank", 0, 1)
@@ -141,7 +141,7 @@ class RunConfig:
     log_every: int = option(1, "steps between lines of metrics.jsonl", 1, 10**9)
     eval_every: int = option(10, "epochs between evaluations, where truth is known; the last is always one", 1, 10**9)
     watch: Literal["off", "warn", "act"] = option(
-        "warn", "say when a run goes wrong (train/health.py); act: also go back to the best state seen, and end there"
+        "warn", "say when a run goes wrong (train/callbacks.py); act: also go back to the best state seen, and end there"
     )
     held_out: float = option(0.0, "share of the labels that training does not see, by which the run is watched", 0, 0.5)
     checkpoint_every: int = option(200, "steps", 1, 10**9)

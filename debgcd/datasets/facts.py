@@ -1,6 +1,6 @@
 """What was published about each benchmark, and its files on disk checked against that.
 
-The published classes, sizes, addresses and the paper's row are data: `data/splits/*.json`. A file that is missing or
+The published classes, sizes, addresses and the paper's row are data: `datasets/splits/*.json`. A file that is missing or
 differs from the published one is an error that names the file and says how to get it.
 """
 

@@ -1,4 +1,4 @@
-"""Every number of the paper's eighteen tables; the data is `data/paper.json`."""
+"""Every number of the paper's eighteen tables; the data is `datasets/paper.json`."""
 
 from __future__ import annotations
 
