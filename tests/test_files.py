@@ -38,7 +38,7 @@ def test_a_process_that_waits_for_its_turn_shows_signs_of_life(
 ) -> None:
     """Other ranks wait for it meanwhile, however long it takes."""
     signs: list[int] = []
-    monkeypatch.setattr(distributed, "alive", lambda: signs.append(1))
+    monkeypatch.setattr(distributed, "heartbeat", lambda: signs.append(1))
     process = multiprocessing.get_context("fork")
     held, free = process.Event(), process.Event()
 

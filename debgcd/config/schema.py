@@ -141,7 +141,8 @@ class RunConfig:
     log_every: int = option(1, "steps between lines of metrics.jsonl", 1, 10**9)
     eval_every: int = option(10, "epochs between evaluations, where truth is known; the last is always one", 1, 10**9)
     watch: Literal["off", "warn", "act"] = option(
-        "warn", "say when a run goes wrong (train/callbacks.py); act: also go back to the best state seen, and end there"
+        "warn",
+        "say when a run goes wrong (train/callbacks.py); act: also go back to the best state seen, and end there",
     )
     held_out: float = option(0.0, "share of the labels that training does not see, by which the run is watched", 0, 0.5)
     checkpoint_every: int = option(200, "steps", 1, 10**9)

@@ -45,6 +45,8 @@ def read_base(run: Path) -> tuple[dict[str, str], list[Category], list[Line]]:
         said = read_predictions(run / "predictions.csv", ("path", "id"))
     except FileNotFoundError as error:
         raise UsageError(f"{run} is not a finished run: it has no {Path(error.filename).name}") from error
+    except UsageError:
+        raise
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{run}: what its model said cannot be read ({error}); {RESTORE}") from error
     return dict(zip(said["path"], said["id"], strict=True)), *_without_review(read_categories(model, known))

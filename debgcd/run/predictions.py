@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from debgcd.data.image.crop import Picture
-from debgcd.errors import DataError
+from debgcd.errors import DataError, UsageError
 from debgcd.run.categories import RESTORE, Category, living
 from debgcd.system.files import csv_cell, csv_field
 from debgcd.system.optional import optional
@@ -145,6 +145,8 @@ def read_predictions(path: Path, columns: Collection[str] = tuple(COLUMNS)) -> T
         missing = [name for name in columns if name in REQUIRED and name not in found]
         if missing:
             raise ValueError(f"it has no column {missing[0]}")
+    except UsageError:
+        raise  # an optional package is missing
     except (ValueError, csv.Error) as error:
         raise DataError(f"{path} cannot be read ({error}); {RESTORE}") from error
     count = len(next(iter(found.values()), ()))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -51,7 +52,7 @@ class Done:
     epoch: float  # passes over the data so far
     epochs: int | None  # whole passes, where one has just ended
     last: bool
-    stop: bool  # a rank was asked to stop
+    stop: bool  # any rank was asked to stop before the step ended
 
 
 class Callback(Protocol):
@@ -113,16 +114,17 @@ class Evaluate:
 class Checkpoints:
     """A checkpoint every `run.checkpoint_every` steps, and where the run is asked to stop; the last step's is the loop's."""
 
-    def __init__(self, run: Run, setup: Setup, optimiser: SGD | None, digest: str):
-        self._run, self._setup, self._optimiser, self._digest = run, setup, optimiser, digest
+    def __init__(self, run: Run, setup: Setup, optimiser: SGD | None, digest: str, stop: threading.Event):
+        self._run, self._setup, self._optimiser, self._digest, self._stop = run, setup, optimiser, digest, stop
 
     def before_training(self) -> None:
         pass
 
     def after_step(self, done: Done) -> bool:
-        if not done.last and (done.stop or done.step % self._run.config.run.checkpoint_every == 0):
+        stopped = done.stop or (distributed.count() == 1 and self._stop.is_set())  # one rank need not ask the others
+        if not done.last and (stopped or done.step % self._run.config.run.checkpoint_every == 0):
             self.save(done.step)
-        if not done.last and done.stop:
+        if not done.last and stopped:
             distributed.barrier()  # until it is saved
             raise Interrupted
         return True

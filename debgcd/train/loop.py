@@ -103,7 +103,7 @@ def fit(run: Run, setup: Setup) -> dict[str, Any]:
 
     batches = _batches(setup, long, first, config.seed)
     with Metrics(run, first) as metrics, bar("training") as report, stop_requests() as stop:
-        watch, saving = Watch(run, setup, first, long.steps), Checkpoints(run, setup, optimiser, digest)
+        watch, saving = Watch(run, setup, first, long.steps), Checkpoints(run, setup, optimiser, digest, stop)
         log = Log(run, metrics, utilisation, report, long.steps)
         callbacks: list[Callback] = [log, Evaluate(run, setup, metrics, utilisation), watch, saving]
         if resumed is None:
@@ -121,7 +121,7 @@ def fit(run: Run, setup: Setup) -> dict[str, Any]:
             observed = step(setup, optimiser, batch, progress, stop)
             if not observed.finite:
                 raise _not_finite(run, number, observed, images)
-            done = _done(number + 1, long, images, observed, lr, stop)
+            done = _done(number + 1, long, images, observed, lr)
             if not all(callback.after_step(done) for callback in callbacks):
                 break
         if resumed != long.steps and watch.kept is None:
@@ -132,9 +132,7 @@ def fit(run: Run, setup: Setup) -> dict[str, Any]:
     return utilisation.hard_labels()
 
 
-def _done(
-    step: int, long: Length, images: NDArray[np.int64], observed: Observed, lr: float, stop: threading.Event
-) -> Done:
+def _done(step: int, long: Length, images: NDArray[np.int64], observed: Observed, lr: float) -> Done:
     """A finished step for the callbacks."""
     epochs, rest = divmod(step, long.steps_per_epoch)
     return Done(
@@ -146,7 +144,7 @@ def _done(
         epoch=step / long.steps_per_epoch,
         epochs=None if rest else epochs,
         last=step == long.steps,
-        stop=observed.stop or (distributed.count() == 1 and stop.is_set()),  # one rank need not ask the others
+        stop=observed.stop,
     )
 
 

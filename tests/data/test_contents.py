@@ -86,7 +86,7 @@ def test_a_file_with_another_size_time_or_inode_is_read(
 def test_hashing_shows_other_ranks_that_this_one_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").write_bytes(b"a")
     signs: list[int] = []
-    monkeypatch.setattr(distributed, "alive", lambda: signs.append(1))
+    monkeypatch.setattr(distributed, "heartbeat", lambda: signs.append(1))
     read_contents([tmp_path / "a"], tmp_path / "cache")
     assert signs
 

@@ -83,7 +83,7 @@ def test_a_step_waits_once(method: str, preset: str, tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(loop, "to_host", to_host)
     with Watch() as watch, pytest.raises(EnoughError):
-        loop.train(Run(tmp_path, chosen, manifest), setup)
+        loop.fit(Run(tmp_path, chosen, manifest), setup)
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == STEPS - 1
     assert np.diff(waits).tolist() == [1] * (STEPS - 1)  # the labels of the batch; the tokens are there already
 

@@ -152,7 +152,7 @@ def test_told_to_stop_it_tells_the_run_once_and_starts_no_other(tmp_path: Path, 
     script.write_text(
         textwrap.dedent(f"""
         import sys, pathlib
-        sys.path.insert(0, {str(Path(__file__).parent)!r})
+        sys.path[:0] = [{str(Path(__file__).parent)!r}, {str(Path(__file__).parents[1])!r}]
         from test_reproduce_grid import cells
         from debgcd.reproduce.grid import finish
         try:

@@ -20,7 +20,7 @@ from debgcd.evaluate import clustering_accuracy
 from debgcd.infer.infer import features
 from debgcd.model.heads import Projection
 from debgcd.run.directory import Run
-from debgcd.train import finish, loop
+from debgcd.train import callbacks
 from debgcd.train.setup import Setup, fresh_tokens
 
 Command = Callable[..., Any]
@@ -53,7 +53,7 @@ def test_gcd_keeps_the_epoch_with_the_best_old_accuracy_of_k_means_on_the_test_s
 ) -> None:
     """Its public code: sklearn's KMeans on the test features alone, matched once; another clustering decides nothing."""
     seen: list[float] = []
-    original = finish.evaluate_during_training
+    original = callbacks.evaluate_during_training
 
     def spied(run: Run, setup: Setup) -> dict[str, Any]:
         found = original(run, setup)
@@ -68,7 +68,7 @@ def test_gcd_keeps_the_epoch_with_the_best_old_accuracy_of_k_means_on_the_test_s
         found["test"]["gcd"]["accuracy"]["old"] = seen[-1]
         return found
 
-    monkeypatch.setattr(loop, "evaluate_during_training", spied)
+    monkeypatch.setattr(callbacks, "evaluate_during_training", spied)
     settings = {"run__eval_every": 1, "model_kept": "best-old", "schedule__steps": 12}
     assert train(shared_csv, tmp_path / "run", "--method", "gcd", **settings).code == 0
     (kept,) = (tmp_path / "run" / "checkpoints" / "best").iterdir()
@@ -93,7 +93,7 @@ def test_an_evaluation_in_training_never_runs_the_projection(
 ) -> None:
     """GCD's has 65,536 outputs: for all images of a set at once, no memory would be enough."""
     inside = False
-    original, forward = finish.evaluate_during_training, Projection.forward
+    original, forward = callbacks.evaluate_during_training, Projection.forward
 
     def entered(run: Run, setup: Setup) -> dict[str, Any]:
         nonlocal inside
@@ -107,7 +107,7 @@ def test_an_evaluation_in_training_never_runs_the_projection(
         assert not inside, "the projection was run"
         return forward(self, feature)
 
-    monkeypatch.setattr(loop, "evaluate_during_training", entered)
+    monkeypatch.setattr(callbacks, "evaluate_during_training", entered)
     monkeypatch.setattr(Projection, "forward", refused)
     for method in ("gcd", "simgcd"):
         said = train(shared_csv, tmp_path / method, "--method", method, run__eval_every=1)
