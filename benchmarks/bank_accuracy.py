@@ -4,7 +4,7 @@
 
 A CSV has the columns path, label, truth, as `debgcd check --benchmark pets --root DIR --manifest pets.csv` writes it. Of
 each set, whole classes are used, up to 1500 images in total. The first set also runs with half of the draws fresh. Writes
-docs/bank_accuracy.json and a table in docs/performance.md. Resumable.
+benchmarks/results/bank_accuracy.json and a table in docs/performance.md. Resumable.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def main() -> None:
         cell = {"set": name, "images": len(manifest), "k": k, "steps": STEPS, "views": setting, "seed": seed}
         results.append({**cell, **scores(run)})
     written = {**facts(), "trunk": trunk_type(), "command": "benchmarks/bank_accuracy.py", "runs": results}
-    (ROOT / "docs" / "bank_accuracy.json").write_text(json.dumps(written, indent=2) + "\n", "utf-8")
+    (ROOT / "benchmarks" / "results" / "bank_accuracy.json").write_text(json.dumps(written, indent=2) + "\n", "utf-8")
     machine = f"{written['processor']}, {written['cores']} cores, no GPU"
     said = f"DebGCD, preset small with {STEPS} steps, backbone lite0, seeds 0, 1, 2. Measured {written['date']} on {machine}."
     write_between(ROOT / "docs" / "performance.md", "benchmarks/bank_accuracy.py", f"{table(results)}\n\n{said}")

@@ -3,7 +3,7 @@
 .venv/bin/python benchmarks/clustering.py            6 000 points: ten minutes, mostly for the plain form
 .venv/bin/python benchmarks/clustering.py --large    1.28 million points: five minutes, 2 GB
 
-Updates docs/clustering.json and the table in docs/unknown_k.md; other entries stay.
+Updates benchmarks/results/clustering.json and the table in docs/unknown_k.md; other entries stay.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from debgcd.system.machine import cores, processor
 from debgcd.system.progress import progress, say
 
 ROOT = Path(__file__).resolve().parent.parent
-FILE, PAGE = ROOT / "docs" / "clustering.json", ROOT / "docs" / "unknown_k.md"
+FILE, PAGE = ROOT / "benchmarks" / "results" / "clustering.json", ROOT / "docs" / "unknown_k.md"
 SEED = 0
 WIDTH, CLUSTERS, KNOWN, RESTARTS = 768, 200, 100, 10
 POINTS = 6_000
@@ -74,7 +74,7 @@ def table(entries: dict[str, dict]) -> str:
     told = "; ".join(f"{date}, {machine}" for date, machine in sorted(of))
     return (
         "\n".join(lines)
-        + f"\n\nMeasured {told}; seed {SEED}; medians; all numbers are in [clustering.json](clustering.json)."
+        + f"\n\nMeasured {told}; seed {SEED}; medians; all numbers are in [clustering.json](../benchmarks/results/clustering.json)."
     )
 
 

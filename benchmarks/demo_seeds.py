@@ -1,4 +1,4 @@
-"""The demo with three seeds: writes docs/demo.json, docs/demo.png (seed 0) and the table in README.md.
+"""The demo with three seeds: writes benchmarks/results/demo.json, docs/demo.png (seed 0) and the table in README.md.
 
 .venv/bin/python benchmarks/demo_seeds.py [--work DIR]      about ten minutes on two cores
 """
@@ -34,7 +34,7 @@ def main() -> None:
         "python": platform.python_version(),
         "seeds": results,
     }
-    (ROOT / "docs" / "demo.json").write_text(json.dumps(facts, indent=2) + "\n", "utf-8")
+    (ROOT / "benchmarks" / "results" / "demo.json").write_text(json.dumps(facts, indent=2) + "\n", "utf-8")
     shutil.copy(work / "seed-0" / "categories.png", ROOT / "docs" / "demo.png")
     write_between(ROOT / "README.md", "benchmarks/demo_seeds.py", _table(facts))
     print(_table(facts))
@@ -53,7 +53,7 @@ def _table(facts: dict) -> str:
     return "\n".join(lines) + (
         f"\n\nPer cent of the unlabelled digits in the right category, seed 0, and over seeds 0, 1, 2; backbone lite0, "
         f"views: bank 8, decode fast.\nMeasured {facts['date']} on {facts['machine']} by `{facts['command']}`; the numbers are in "
-        "[docs/demo.json](docs/demo.json)."
+        "[benchmarks/results/demo.json](benchmarks/results/demo.json)."
     )
 
 

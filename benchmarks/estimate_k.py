@@ -6,7 +6,7 @@
 DIR holds the sets in their original layouts; 4 000 training images of CIFAR-10 are used, and all of the other sets. Features: centre
 crops through the frozen Lite0 backbone with the views of the `small` preset; truth is read only to print it.
 --speed: one estimate, and one bounded search with scikit-learn's KMeans (n_init 10, each integer K once) on the same data and bounds.
-Updates docs/estimate_k.json and the table in docs/unknown_k.md; other entries stay.
+Updates benchmarks/results/estimate_k.json and the table in docs/unknown_k.md; other entries stay.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from debgcd.train.decide import decide
 from debgcd.train.setup import centre_tokens, frozen_features
 
 ROOT = Path(__file__).resolve().parent.parent
-FILE, PAGE = ROOT / "docs" / "estimate_k.json", ROOT / "docs" / "unknown_k.md"
+FILE, PAGE = ROOT / "benchmarks" / "results" / "estimate_k.json", ROOT / "docs" / "unknown_k.md"
 IMAGES = {"cifar10": 4_000}
 POINTS, WIDTH, CLASSES, KNOWN = 6_000, 768, 200, 100
 
@@ -123,7 +123,7 @@ def table(entries: dict[str, Any]) -> str:
     told = "; ".join(f"{date}, {processor}, {cores} cores" for date, processor, cores in sorted(of))
     return (
         "\n".join(lines)
-        + f"\n\nMeasured {told}; backbone lite0, seed 0; all numbers are in [estimate_k.json](estimate_k.json)."
+        + f"\n\nMeasured {told}; backbone lite0, seed 0; all numbers are in [estimate_k.json](../benchmarks/results/estimate_k.json)."
     )
 
 

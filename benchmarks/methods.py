@@ -4,7 +4,7 @@
 
 DIR holds CIFAR-10, Oxford-IIIT Pet and CUB-200-2011 (`debgcd fetch` gets them); the digits come with scikit-learn. Every method
 takes the preset small with two tuned blocks and the same number of categories; what its file in debgcd/config/overlays/methods
-changes for small is on the page. Resumable: one process per run, and each result is in benchmarks/methods.json as soon as it is
+changes for small is on the page. Resumable: one process per run, and each result is in benchmarks/results/methods.json as soon as it is
 there, in place of one with older settings; the first seed of all before the second. With the --work of
 benchmarks/quality/run.py it takes over the runs that are finished there. Every run has one thread, so that neither its sums nor
 the seconds of its processor depend on how many run side by side. PromptCAL needs a ViT and is not measured.
@@ -58,7 +58,7 @@ def main() -> None:
     )
     parser.add_argument("--work", type=Path, default=ROOT / "runs" / "methods", help="folder for the runs")
     parser.add_argument("--cache", help="for view banks (default as debgcd train)")
-    parser.add_argument("--results", type=Path, default=HERE / "methods.json")
+    parser.add_argument("--results", type=Path, default=HERE / "results" / "methods.json")
     parser.add_argument("--page", type=Path, default=ROOT / "docs" / "methods.md")
     options = parser.parse_args()
     if options.jobs < 1:

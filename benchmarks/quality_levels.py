@@ -3,7 +3,7 @@
 .venv/bin/python benchmarks/quality_levels.py --root DIR      about an hour on two cores that do nothing else
 
 DIR holds Oxford-IIIT Pet (`debgcd fetch pets` gets it). Each level has a cache of its own, so that the time includes its view
-bank, from the folder to the end; seed 0, K given. Writes docs/quality_levels.json and the table in README.md. A level that is
+bank, from the folder to the end; seed 0, K given. Writes benchmarks/results/quality_levels.json and the table in README.md. A level that is
 finished is not run again.
 """
 
@@ -49,7 +49,7 @@ def main() -> None:
             place.write_text(json.dumps(told), "utf-8")
         results.append(json.loads(place.read_text("utf-8")))
     written = {**facts(), "trunk": trunk_type(), "command": "benchmarks/quality_levels.py", "levels": results}
-    (ROOT / "docs" / "quality_levels.json").write_text(json.dumps(written, indent=2) + "\n", "utf-8")
+    (ROOT / "benchmarks" / "results" / "quality_levels.json").write_text(json.dumps(written, indent=2) + "\n", "utf-8")
     told_by = f"Measured {written['date']}, {written['processor']}, {written['cores']} cores, by `{written['command']}`"
     told_by += (
         f"; {len(manifest.training_rows)} photographs of Oxford-IIIT Pet, seed 0, K given; the view bank included."

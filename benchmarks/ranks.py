@@ -2,7 +2,7 @@
 
 .venv/bin/python benchmarks/ranks.py            about 6 minutes on two idle cores
 
-Ratios come from alternating runs on one machine. Updates docs/scale.json and the table in docs/scale.md.
+Ratios come from alternating runs on one machine. Updates benchmarks/results/scale.json and the table in docs/scale.md.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from debgcd.system.machine import facts
 from debgcd.system.progress import say
 
 ROOT = Path(__file__).resolve().parent.parent
-FILE, PAGE = ROOT / "docs" / "scale.json", ROOT / "docs" / "scale.md"
+FILE, PAGE = ROOT / "benchmarks" / "results" / "scale.json", ROOT / "docs" / "scale.md"
 STEPS, IMAGES, BATCH = 200, 64, 32
 ROWS, CATEGORIES = 1_000_000, 100
 # ImageNet-1K, as docs/scale.md counts it: what the heads say of a view, what is trained, how much there is of it

@@ -1,4 +1,4 @@
-"""What twenty acts of a reviewer are worth in a second run; writes docs/review_gain.json and docs/review.md.
+"""What twenty acts of a reviewer are worth in a second run; writes benchmarks/results/review_gain.json and docs/review.md.
 
 .venv/bin/python benchmarks/review_gain.py --root DIR [--root DIR ...] [--seeds 3] [--acts 20] [SET ...]
 
@@ -189,7 +189,7 @@ def table(written: dict[str, Any]) -> str:
         "",
         f"All in per cent on the same images: those without a label in the first run, but for the {acts} that were answered one by "
         f"one. At most {acts} acts; preset `small`, true K. Measured {written['date']} on {written['processor']}, "
-        f"{written['cores']} cores by `{written['command']}`; per run in [review_gain.json](review_gain.json).",
+        f"{written['cores']} cores by `{written['command']}`; per run in [review_gain.json](../benchmarks/results/review_gain.json).",
     ]
     return "\n".join(lines)
 

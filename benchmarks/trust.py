@@ -1,4 +1,4 @@
-"""Does the trust score rank categories by their real purity? Measured on finished runs; writes docs/trust.json and docs/report.md.
+"""Does the trust score rank categories by their real purity? Measured on finished runs; writes benchmarks/results/trust.json and docs/report.md.
 
 .venv/bin/python benchmarks/trust.py --root DIR [--root DIR ...] [--seeds 3] [SET ...]
 
@@ -56,7 +56,7 @@ def main() -> None:
         for each in cells
     ]
     written = {**facts(), "command": "benchmarks/trust.py", "runs": rows}
-    (ROOT / "docs" / "trust.json").write_text(json.dumps(written, indent=1) + "\n", "utf-8")
+    (ROOT / "benchmarks" / "results" / "trust.json").write_text(json.dumps(written, indent=1) + "\n", "utf-8")
     write_between(ROOT / "docs" / "report.md", "benchmarks/trust.py", table(written))
 
 
@@ -95,7 +95,7 @@ def table(written: dict[str, Any]) -> str:
         "",
         f"Mean of trust over the seeds: {', '.join(means)}. "
         f"Spearman's rank correlation with purity; preset `small`, true K. Measured {written['date']} on {written['processor']}, "
-        f"{written['cores']} cores by `{written['command']}`; per category in [trust.json](trust.json).",
+        f"{written['cores']} cores by `{written['command']}`; per category in [trust.json](../benchmarks/results/trust.json).",
     ]
     return "\n".join(lines)
 

@@ -3,7 +3,7 @@
 .venv/bin/python benchmarks/wrong_labels.py digits pets --root DIR [--root DIR]
 
 Of the labelled images, 5 % get the label of another class, drawn at random; ten draws per set. DIR holds the sets in their original
-layouts; of a benchmark, about 1 500 training images of at most 50 classes are used. Updates docs/wrong_labels.json and the table in
+layouts; of a benchmark, about 1 500 training images of at most 50 classes are used. Updates benchmarks/results/wrong_labels.json and the table in
 README.md; other entries stay.
 """
 
@@ -25,7 +25,7 @@ from debgcd.system.machine import cache_folder, facts
 from debgcd.system.progress import say
 
 ROOT = Path(__file__).resolve().parent.parent
-FILE, PAGE = ROOT / "docs" / "wrong_labels.json", ROOT / "README.md"
+FILE, PAGE = ROOT / "benchmarks" / "results" / "wrong_labels.json", ROOT / "README.md"
 WRONG, DRAWS = 0.05, 10
 FEW = 5  # labelled images per class in the second line of each set
 
@@ -93,7 +93,7 @@ def table(entries: dict[str, Any]) -> str:
     return (
         "\n".join(lines)
         + f"\n\n{chosen}Frozen lite0, preset small; 5 % of the labels replaced at random, seeds 0 to {DRAWS - 1} together. Measured {told} by "
-        "`benchmarks/wrong_labels.py`;\nthe counts are in [docs/wrong_labels.json](docs/wrong_labels.json)."
+        "`benchmarks/wrong_labels.py`;\nthe counts are in [benchmarks/results/wrong_labels.json](benchmarks/results/wrong_labels.json)."
     )
 
 

@@ -96,7 +96,9 @@ def test_the_page_has_a_row_per_method_in_the_order_of_what_they_are_over_the_sa
 
 @pytest.mark.parametrize("name", ["digits", "cifar10", "pets", "cub"])
 def test_no_run_is_in_the_results_twice(name: str) -> None:
-    written = [run for run in methods.read_json(methods.HERE / "methods.json")["runs"] if run["set"] == name]
+    written = [
+        run for run in methods.read_json(methods.HERE / "results" / "methods.json")["runs"] if run["set"] == name
+    ]
     assert written and len({(run["row"], run["seed"]) for run in written}) == len(written)
 
 
