@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, settings
 from debgcd.data.image.decode import Unusable
 from debgcd.errors import DataError, UsageError
 
-EXAMPLES = int(os.environ.get("DEBGCD_FUZZ", "50"))  # per test; `make soak` sets 10 000
+EXAMPLES = int(os.environ.get("DEBGCD_FUZZ", "30"))  # per test; `make soak` sets 10 000
 GIGABYTE = 1_000_000_000
 
 fuzz = settings(

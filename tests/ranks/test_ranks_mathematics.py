@@ -13,6 +13,7 @@ from forks import ranked, said
 from little import KNOWN, TOKENS, WIDTH, K, Little, context, made, method_of
 from little import config as little_config
 from safetensors.torch import load_file, save_file
+from tiers import tiered
 from tiny import NATIVE, PATCH, hub_model, load
 from torch import Tensor
 
@@ -125,7 +126,7 @@ def apart(one: Tensor, other: Tensor) -> float:
     return float((one - other).abs().max() / one.abs().max().clamp_min(1e-30)) if one.numel() else 0.0
 
 
-@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", tiered([torch.float64], [torch.float32, torch.float64]))
 def test_two_ranks_compute_the_gradients_of_one(kind: torch.dtype, tmp_path: Path) -> None:
     hub_model("vit", tmp_path)
 

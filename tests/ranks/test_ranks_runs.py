@@ -104,7 +104,11 @@ def test_two_ranks_end_as_one(job: Job, tmp_path: Path) -> None:
     assert said(job.folder / "logs", 2)[1] == ""  # rank 1 says nothing
 
 
-@pytest.mark.parametrize("method", METHODS)
+# one of each kind: hooks that ask for features at the start, at epochs and at the end; a memory, two stages, prompts
+KINDS = ["debgcd", "simgcd", "gcd", "sskmeans", "xcon", "opencon", "gpc", "mugcd", "sptnet"]
+
+
+@pytest.mark.parametrize("method", tiered(KINDS, METHODS))
 def test_two_ranks_train_as_one(shared_runs: SharedRuns, tmp_path: Path, method: str) -> None:
     """Every method with its own start, epochs and end; the limits are those of docs/scale.md."""
     one, two = shared_runs.whole(method), tmp_path / "run"

@@ -80,7 +80,7 @@ WITHOUT_VIT = [
 ]  # those are in tests/model/test_prompts.py
 
 
-@pytest.mark.parametrize("method", WITHOUT_VIT)
+@pytest.mark.parametrize("method", tiered(["debgcd", "simgcd", "gcd", "sskmeans", "uno", "gpc", "sptnet"], WITHOUT_VIT))
 def test_truth_does_not_reach_training(command: Command, shared_runs: SharedRuns, tmp_path: Path, method: str) -> None:
     """An evaluation after every epoch has every chance to disturb the training between."""
     with open(shared_runs.csv, encoding="utf-8", newline="") as file:
