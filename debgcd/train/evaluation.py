@@ -1,4 +1,4 @@
-"""A network against the truth, during training and at the end. Only this file and callbacks.py read truth."""
+"""A network against the truth, during training and at the end. Only this file, callbacks.py and finish.py read truth."""
 
 from __future__ import annotations
 
