@@ -162,7 +162,7 @@ def test_truth_is_read_only_where_results_are_measured() -> None:
         for node in ast.walk(TREES[name])
         if isinstance(node, ast.Attribute) and node.attr in ("truths", "truth_ids")
     }
-    assert readers == {"debgcd.train.callbacks", "debgcd.train.evaluation", "debgcd.train.finish"}
+    assert readers == {"debgcd.train.callbacks", "debgcd.train.evaluation"}
 
 
 def loaded_after(statement: str) -> set[str]:

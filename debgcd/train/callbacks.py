@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -55,7 +55,7 @@ class Done:
     stop: bool  # any rank was asked to stop before the step ended
 
 
-class Callback(Protocol):
+class Callback:
     """Work beside the steps. All ranks call it alike."""
 
     def before_training(self) -> None:
@@ -63,18 +63,15 @@ class Callback(Protocol):
 
     def after_step(self, done: Done) -> bool:
         """Whether training goes on; if not, callbacks after this one are not called."""
-        ...
+        return True
 
 
-class Log:
+class Log(Callback):
     """A line in metrics.jsonl and a note at the progress bar every `run.log_every` steps."""
 
     def __init__(self, run: Run, metrics: Metrics, utilisation: Utilisation, report: Report, steps: int):
         self._every, self._metrics, self._utilisation = run.config.run.log_every, metrics, utilisation
         self._report, self._steps = report, steps
-
-    def before_training(self) -> None:
-        pass
 
     def after_step(self, done: Done) -> bool:
         self._metrics.seen(len(done.images))
@@ -88,7 +85,7 @@ class Log:
         return True
 
 
-class Evaluate:
+class Evaluate(Callback):
     """Scores every `run.eval_every` epochs where there is truth; `model_kept: best-old` keeps the best network by them."""
 
     def __init__(self, run: Run, setup: Setup, metrics: Metrics, utilisation: Utilisation):
@@ -111,14 +108,11 @@ class Evaluate:
         return True
 
 
-class Checkpoints:
+class Checkpoints(Callback):
     """A checkpoint every `run.checkpoint_every` steps, and where the run is asked to stop; the last step's is the loop's."""
 
     def __init__(self, run: Run, setup: Setup, optimiser: SGD | None, digest: str, stop: threading.Event):
         self._run, self._setup, self._optimiser, self._digest, self._stop = run, setup, optimiser, digest, stop
-
-    def before_training(self) -> None:
-        pass
 
     def after_step(self, done: Done) -> bool:
         stopped = done.stop or (distributed.count() == 1 and self._stop.is_set())  # one rank need not ask the others
@@ -265,7 +259,7 @@ class Signs:
         return (self.held_out or 0.0) + (self.agreement or 0.0)
 
 
-class Watch:
+class Watch(Callback):
     """The looks at one run, kept in health.json, so that a resumed run judges as if it had not stopped."""
 
     def __init__(self, run: Run, setup: Setup, first: int, steps: int):

@@ -1,4 +1,4 @@
-"""A network against the truth, during training and at the end. Only this file, callbacks.py and finish.py read truth."""
+"""A network against the truth, during training and at the end. Only this file and callbacks.py read truth."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from debgcd.cluster.kmeans import kmeans
 from debgcd.errors import DataError
 from debgcd.evaluate import novelty_auroc, score
 from debgcd.infer.infer import features_shared, infer_features, infer_shared
+from debgcd.review.log import LOG, read_log, reviewed_predictions
+from debgcd.review.state import REJECTED
 from debgcd.run.directory import Run
 from debgcd.run.predictions import Inference
 from debgcd.system import distributed
@@ -95,3 +97,15 @@ def measure(inference: Inference, truth: NDArray[np.int64], known: int) -> dict[
     if inference.novelty is not None:
         auroc = novelty_auroc(inference.novelty[have], truth[have] >= known)
     return {**scores, "auroc": None if np.isnan(auroc) else auroc}
+
+
+def reviewed(run: Run) -> dict[str, Any]:
+    """The measures of what a reviewer made of the unlabelled images, without rejected ones; empty where nobody did."""
+    if not read_log(run.folder / LOG)[0]:
+        return {}
+    rows, _ = reviewed_predictions(run.folder)
+    said = np.array([-1 if row["review"] == REJECTED else row["category"] for row in rows])
+    truth = run.manifest.truth_ids(run.manifest.training_rows[run.manifest.training_labels < 0])
+    have = (truth >= 0) & (said >= 0)
+    scores = score(truth[have], said[have], len(run.manifest.classes)).to_json()
+    return {"reviewed": {"gcd": scores, "auroc": None}} if have.any() else {}

@@ -14,12 +14,9 @@ from torch.nn.functional import normalize
 
 from debgcd.config.schema import Config
 from debgcd.errors import DataError
-from debgcd.evaluate import score
 from debgcd.infer.infer import infer_shared
 from debgcd.methods import create
 from debgcd.novelty.base import Novel, detector_of, exceeded_by_few
-from debgcd.review.log import LOG, read_log, reviewed_predictions
-from debgcd.review.state import REJECTED
 from debgcd.run.categories import categories
 from debgcd.run.directory import Run
 from debgcd.run.model_folder import save_model, views_label
@@ -163,15 +160,3 @@ def read_evaluation(run: Run) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise DataError(f"{run.evaluation} cannot be read ({error}); write it again with debgcd evaluate") from error
     return found
-
-
-def reviewed(run: Run) -> dict[str, Any]:
-    """The measures of what a reviewer made of the unlabelled images, without rejected ones; empty where nobody did."""
-    if not read_log(run.folder / LOG)[0]:
-        return {}
-    rows, _ = reviewed_predictions(run.folder)
-    said = np.array([-1 if row["review"] == REJECTED else row["category"] for row in rows])
-    truth = run.manifest.truth_ids(run.manifest.training_rows[run.manifest.training_labels < 0])
-    have = (truth >= 0) & (said >= 0)
-    scores = score(truth[have], said[have], len(run.manifest.classes)).to_json()
-    return {"reviewed": {"gcd": scores, "auroc": None}} if have.any() else {}

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -102,15 +103,18 @@ def fit(run: Run, setup: Setup) -> dict[str, Any]:
         run_hook(context, lambda context: _begin(run, setup, context))
 
     batches = _batches(setup, long, first, config.seed)
-    with Metrics(run, first) as metrics, bar("training") as report, stop_requests() as stop:
-        watch, saving = Watch(run, setup, first, long.steps), Checkpoints(run, setup, optimiser, digest, stop)
-        log = Log(run, metrics, utilisation, report, long.steps)
-        callbacks: list[Callback] = [log, Evaluate(run, setup, metrics, utilisation), watch, saving]
+    with ExitStack() as stack:
+        metrics, report = stack.enter_context(Metrics(run, first)), stack.enter_context(bar("training"))
+        watch, log = Watch(run, setup, first, long.steps), Log(run, metrics, utilisation, report, long.steps)
+        callbacks: list[Callback] = [log, Evaluate(run, setup, metrics, utilisation), watch]
         if resumed is None:
             for callback in callbacks:
                 callback.before_training()
         if setup.start is not None and first < long.steps:
             setup.start.forget()
+        stop = stack.enter_context(stop_requests())  # from here on a signal waits for the end of a step
+        saving = Checkpoints(run, setup, optimiser, digest, stop)
+        callbacks.append(saving)
         for number in range(first, long.steps):
             assert optimiser is not None  # a method that does not train has no steps
             progress = Progress(number, long.steps, long.steps_per_epoch, config.schedule.by)

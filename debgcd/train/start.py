@@ -34,8 +34,8 @@ from debgcd.system.progress import progress, say
 from debgcd.train.continue_run import Before
 from debgcd.train.decide import decide, decide_k, run_backbone
 from debgcd.train.disk_space import require_room
-from debgcd.train.evaluation import evaluate, unlabelled
-from debgcd.train.finish import finish, reviewed, write_evaluation
+from debgcd.train.evaluation import evaluate, reviewed, unlabelled
+from debgcd.train.finish import finish, write_evaluation
 from debgcd.train.loop import fit
 from debgcd.train.quality import Cost, decides, expected, levels, told
 from debgcd.train.setup import Setup, StartFeatures, centre_tokens, open_tokens, prepare
