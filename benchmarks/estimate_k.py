@@ -33,7 +33,7 @@ from debgcd.evaluate import clustering_accuracy
 from debgcd.reproduce.bench.networks import trunk_type
 from debgcd.system.machine import cache_folder, facts
 from debgcd.system.progress import progress, say
-from debgcd.train.decide import decide
+from debgcd.train.plan import make_plan
 from debgcd.train.setup import centre_tokens, frozen_features
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -92,9 +92,9 @@ def measured(name: str, manifest: Manifest, seed: int) -> dict[str, Any]:
 
 def lite_features(manifest: Manifest) -> Tensor:
     small = configuration.override(configuration.compose("small"), {"backbone": {"name": "lite0"}}, "benchmark")
-    config, backbone = decide(replace(small, method="sskmeans", views=replace(small.views, bank="off")), manifest)
-    tokens = centre_tokens(config, manifest, backbone, cache_folder(None))
-    return frozen_features(backbone, tokens, manifest.training_paths).cpu()
+    plan = make_plan(replace(small, method="sskmeans", views=replace(small.views, bank="off")), manifest)
+    tokens = centre_tokens(plan.config, manifest, plan.backbone, plan.cache)
+    return frozen_features(plan.backbone, tokens, manifest.training_paths).cpu()
 
 
 def table(entries: dict[str, Any]) -> str:

@@ -18,7 +18,7 @@ from debgcd.reproduce.experiments import part
 from debgcd.reproduce.run import read_first
 from debgcd.run.directory import Run, require_new
 from debgcd.system.progress import say
-from debgcd.train.start import begin, resume
+from debgcd.train.train import resume, train
 
 
 def finished_run(manifest: Manifest, config: Config, folder: Path) -> Run:
@@ -27,7 +27,7 @@ def finished_run(manifest: Manifest, config: Config, folder: Path) -> Run:
     if (folder / "config.yaml").exists():
         return resume(folder)
     require_new(folder)
-    return begin(manifest, config, folder)
+    return train(manifest, config, folder)
 
 
 def scores(run: Run) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-STORY = "debgcd.train.start"  # the module that tells the story of a run
+STORY = "debgcd.train.train"  # the module that tells the story of a run
 # Distinct functions of the package that one small `train` calls; run in a process of its own, with a profile hook.
 TRAIN = """
 import sys, threading

@@ -33,7 +33,7 @@ from debgcd.reproduce.grid import Cell, ImageList, cell, finish, settings_digest
 from debgcd.reproduce.table import markdown, result  # noqa: E402
 from debgcd.system.files import read_json, write_json  # noqa: E402
 from debgcd.system.machine import cache_folder, cores, facts  # noqa: E402
-from debgcd.train.start import first_config  # noqa: E402
+from debgcd.train.plan import first_stage  # noqa: E402
 
 ROOT = HERE.parent
 SETS = {"digits": "digits", "cifar10": "CIFAR-10", "pets": "Pets", "cub": "CUB-50"}
@@ -120,7 +120,7 @@ def rows(wanted: list[str], k: int, cache: str | None, steps: int | None) -> dic
 def key(each: Cell) -> str:
     """The run by its values, its first stage's included, and not by where its images lie: any machine goes on with the same list."""
     first = METHODS[each.config.method].first
-    stages = [] if first is None else [settings_digest(first_config(each.config, first))]
+    stages = [] if first is None else [settings_digest(first_stage(each.config, first))]
     digest = settings_digest(each.config, each.images.count, *stages)
     return f"{each.set}/{each.config.method}-{digest}/seed-{each.seed}"
 

@@ -22,7 +22,7 @@ from debgcd.reproduce.bench.networks import trunk_type
 from debgcd.reproduce.experiments import classes_of
 from debgcd.system.machine import cache_folder, facts
 from debgcd.system.progress import duration
-from debgcd.train.start import begin
+from debgcd.train.train import train
 
 ROOT = Path(__file__).resolve().parent.parent
 LEVELS = ("fast", "balanced", "best")
@@ -42,7 +42,7 @@ def main() -> None:
             config = configuration.compose("small", quality=level)
             fixed = {"k": classes_of(manifest), "run": {"cache": str(options.work / level / "cache")}}
             begun = time.monotonic()
-            run = begin(manifest, configuration.override(config, fixed, "levels"), options.work / level / "run")
+            run = train(manifest, configuration.override(config, fixed, "levels"), options.work / level / "run")
             seconds, views = time.monotonic() - begun, run.config.views
             told = {"level": level, "size": views.size, "backbone": run.config.backbone.name}
             told |= {"steps": run.config.schedule.steps, "seconds": round(seconds), **scores(run)}

@@ -22,7 +22,7 @@ from debgcd.report import thumbnails
 from debgcd.report.page import write_report
 from debgcd.run.directory import Run
 from debgcd.system.machine import cache_folder, facts
-from debgcd.train.start import finished_run
+from debgcd.train.train import finished_run
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))

@@ -41,8 +41,8 @@ from debgcd.review.state import ACCEPTED
 from debgcd.run.directory import Run, open_run, require_new
 from debgcd.system.machine import cache_folder, facts
 from debgcd.system.progress import say
-from debgcd.train.continue_run import again_config, reviewed_images
-from debgcd.train.start import begin, open_setup, resume
+from debgcd.train.continue_run import continued_config, reviewed_images
+from debgcd.train.train import open_setup, resume, train
 
 ROOT = Path(__file__).resolve().parent.parent
 CLASSES, IMAGES = 50, 2000
@@ -98,7 +98,7 @@ def again(first: Run, way: str, folder: Path, acts: int, cache: Path) -> Run:
     manifest, before = reviewed_images(run)
     say(f"\n{out}")
     require_new(out)
-    return begin(manifest, again_config(run, manifest), out, before=before)
+    return train(manifest, continued_config(run, manifest), out, before=before)
 
 
 def truths(run: Run) -> dict[str, str]:

@@ -25,7 +25,7 @@ from debgcd.report.trust import PARTS
 from debgcd.reproduce.experiments import classes_of
 from debgcd.reproduce.grid import Cell, ImageList, cell, devices, finish
 from debgcd.system.machine import cache_folder, facts
-from debgcd.train.start import finished_run
+from debgcd.train.train import finished_run
 
 ROOT = Path(__file__).resolve().parent.parent
 CLASSES, IMAGES = 50, 2000

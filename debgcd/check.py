@@ -15,22 +15,18 @@ from debgcd.config.schema import Config
 from debgcd.data.manifest import Manifest, lost_classes
 from debgcd.data.scan import scan
 from debgcd.errors import DebgcdError
-from debgcd.methods import METHODS
 from debgcd.novelty.suspicious_labels import CLEARLY, doubts, shares_of_labels
 from debgcd.novelty.vote import UNEVEN
 from debgcd.run.model_folder import views_label
 from debgcd.system.machine import cache_folder
 from debgcd.system.progress import progress
-from debgcd.tokens.bank import bank_bytes
-from debgcd.train.decide import decide
-from debgcd.train.loop import length
-from debgcd.train.quality import Level, Quality, levels
+from debgcd.train.cost import Level, alternatives, expected_cost
+from debgcd.train.plan import Plan, Quality, make_plan, require_ready
 from debgcd.train.setup import frozen_features, open_tokens
-from debgcd.train.start import require_ready, whole_cost
 
 
 @dataclass(frozen=True)
-class Plan:
+class PlannedRun:
     """What `debgcd train` would do with these images."""
 
     method: str
@@ -71,7 +67,7 @@ class Findings:
     skipped: list[dict[str, str]]
     warnings: list[str]
     problem: str | None  # why a run would be refused; None if it would start
-    plan: Plan | None
+    plan: PlannedRun | None
     cache: str
     cache_bytes: int
     doubts: list[Doubt] | None = None  # the most certain first; None: not asked
@@ -94,7 +90,7 @@ def check(manifest: Manifest, config: Config, labels: bool = False) -> tuple[Fin
     problem, plan = None, None
     try:
         require_ready(manifest, config)
-        plan = _plan(manifest, config)
+        plan = _planned(make_plan(config, manifest))
     except DebgcdError as error:
         problem = str(error)
     doubtful, uneven = _labels(manifest, config) if labels else (None, [])
@@ -146,9 +142,9 @@ def _labels(manifest: Manifest, config: Config) -> tuple[list[Doubt], list[str]]
     label = torch.from_numpy(manifest.training_labels)
     if len(manifest.classes) < 2:
         return [], ["labels cannot be compared with each other: fewer than two classes have labelled images"]
-    config, backbone = decide(replace(config, method="sskmeans"), manifest)
-    tokens = open_tokens(config, manifest, backbone, cache_folder(config.run.cache))
-    features = frozen_features(backbone, tokens, manifest.training_paths).cpu()
+    plan = make_plan(replace(config, method="sskmeans"), manifest)
+    tokens = open_tokens(plan.config, manifest, plan.backbone, plan.cache)
+    features = frozen_features(plan.backbone, tokens, manifest.training_paths).cpu()
     log_rate, spread = shares_of_labels(features, label, torch.from_numpy(manifest.training_groups))
     return doubtful_labels(manifest, features), _uneven(manifest.classes, log_rate.exp().tolist(), spread)
 
@@ -179,28 +175,21 @@ def _uneven(classes: Sequence[str], rate: list[float], spread: float) -> list[st
     ]
 
 
-def _plan(manifest: Manifest, asked: Config) -> Plan:
-    config, backbone = decide(asked, manifest)
-    images, paths = len(manifest.training_rows), manifest.training_paths
-    cost, first = whole_cost(config, backbone, manifest)
-    stages = [(config, backbone)] if first is None else [first, (config, backbone)]
+def _planned(plan: Plan) -> PlannedRun:
+    config, cost, first = plan.config, expected_cost(plan), plan.first
     assert config.backbone.name is not None
-    return Plan(
+    return PlannedRun(
         method=config.method,
         preset=config.preset,
         k=config.k,
         backbone=config.backbone.name,
         image_size=config.views.crop,
         views=views_label(config),
-        bank_bytes=sum(
-            bank_bytes(images, own.views, network.token_shape(own.views.crop), METHODS[own.method].views)
-            for own, network in stages
-            if own.views.bank == "on"
-        ),
-        batch=length(config.schedule, images).batch,
+        bank_bytes=plan.bank_bytes + (0 if first is None else first.bank_bytes),
+        batch=plan.length.batch,
         steps=cost.steps,
-        first=None if first is None else (first[0].method, length(first[0].schedule, images).steps),
+        first=None if first is None else (first.config.method, first.length.steps),
         seconds=cost.seconds,
-        quality=asked.quality,
-        levels=levels(asked, config, paths, cost),
+        quality=plan.asked.quality,
+        levels=alternatives(plan, cost),
     )

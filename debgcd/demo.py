@@ -17,12 +17,11 @@ from debgcd.report.figures import draw_exemplars
 from debgcd.review.log import reviewed_predictions
 from debgcd.run.directory import Run, open_run, require_new
 from debgcd.system.files import read_json, write_json
-from debgcd.system.machine import cache_folder
 from debgcd.system.progress import say
-from debgcd.train.decide import decide
 from debgcd.train.finish import read_evaluation
+from debgcd.train.plan import make_plan
 from debgcd.train.setup import open_tokens
-from debgcd.train.start import begin, resume
+from debgcd.train.train import resume, train
 
 METHODS = ("kmeans", "simgcd", "debgcd")
 KNOWN, CLASSES = 5, 10
@@ -82,14 +81,14 @@ def digits(folder: Path) -> Manifest:
 
 def _fill_bank(manifest: Manifest, config: Config) -> None:
     """Compute the shared views first, so that they count towards no method's time."""
-    config, backbone = decide(config, manifest)
-    open_tokens(config, manifest, backbone, cache_folder(config.run.cache))
+    plan = make_plan(config, manifest)
+    open_tokens(plan.config, manifest, plan.backbone, plan.cache)
 
 
 def _run(manifest: Manifest, config: Config, folder: Path) -> Run:
     if not (folder / "config.yaml").exists():
         require_new(folder)
-        return begin(manifest, config, folder)
+        return train(manifest, config, folder)
     if open_run(folder).config.seed != config.seed:
         raise UsageError(f"{folder} holds a demo with another seed; choose another output folder", setting="out")
     return resume(folder)

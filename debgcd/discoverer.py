@@ -30,8 +30,8 @@ from debgcd.run.model_folder import LABELS, Label, Model, save_model
 from debgcd.run.predictions import Prediction, rows_of
 from debgcd.system.files import write_json
 from debgcd.system.machine import cache_folder
-from debgcd.train.decide import choose_preset
-from debgcd.train.start import begin_locked, require_ready
+from debgcd.train.plan import choose_preset, require_ready
+from debgcd.train.train import train_locked
 
 Images = Sequence[Any] | NDArray[Any]  # see `Discoverer`
 
@@ -90,7 +90,7 @@ class Discoverer(BaseEstimator):
         with new_run(folder):  # held before arrays are written into it
             given = _listed(X, folder / "images", y, groups)
             require_ready(given, config := self._config(given))
-            self.run_ = begin_locked(given, config, folder)
+            self.run_ = train_locked(given, config, folder)
         self._folder: Path | None = folder
         model = prediction.open_model(folder, cache_folder(self.cache))
         labels = _labels(y, [category.id for category in model.categories if category.known])

@@ -15,7 +15,7 @@ from debgcd.data.scan import scan
 from debgcd.run.directory import open_run
 from debgcd.system.machine import cache_folder
 from debgcd.system.progress import progress, say
-from debgcd.train.decide import decide, estimate, run_backbone
+from debgcd.train.plan import estimate, make_plan, run_backbone
 from debgcd.train.setup import centre_tokens, frozen_features, open_tokens
 
 
@@ -27,10 +27,10 @@ def from_images(manifest: Manifest, config: Config, way: Way, most: int | None =
     require_trainable(manifest, None)
     for line in lost_classes(listed, manifest):
         say(f"known classes: {line}")
-    config, backbone = decide(replace(config, method="sskmeans"), manifest)
-    tokens = open_tokens(config, manifest, backbone, cache_folder(config.run.cache))
-    features = frozen_features(backbone, tokens, manifest.training_paths)
-    return estimate(features, manifest.training_labels, config.seed, way, most)
+    plan = make_plan(replace(config, method="sskmeans"), manifest)
+    tokens = open_tokens(plan.config, manifest, plan.backbone, plan.cache)
+    features = frozen_features(plan.backbone, tokens, manifest.training_paths)
+    return estimate(features, manifest.training_labels, plan.config.seed, way, most)
 
 
 def from_run(folder: Path, changes: Mapping[str, Any], way: Way, most: int | None = None) -> Estimate:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import debgcd.infer.predict
-import debgcd.train.start
+import debgcd.train.train
 from debgcd.model.lite import load_lite
 from debgcd.system.machine import versions
 

@@ -304,7 +304,7 @@ def test_a_mistake_of_the_program_is_not_hidden(
     def mistake(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("debgcd.train.start.fit", mistake)
+    monkeypatch.setattr("debgcd.train.train.fit", mistake)
     with pytest.raises(ZeroDivisionError):
         train(shared_folder, tmp_path / "run")
 

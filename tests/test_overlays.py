@@ -22,7 +22,7 @@ from debgcd.datasets import NAMES, Benchmark, facts_of
 from debgcd.errors import UsageError
 from debgcd.methods import METHODS
 from debgcd.model.load import DEFAULT
-from debgcd.train.start import first_config
+from debgcd.train.plan import first_stage
 
 # τ, tuned blocks, ξ, λ_adl, λ_sdl, batch
 PAPER = (0.85, 2, 1, 1.0, 0.01, 128)
@@ -279,7 +279,7 @@ def test_the_kept_epoch_is_chosen_only_where_public_code_chooses_it_by_old_accur
 def test_epochs_are_those_of_each_stage(method: str, preset: str) -> None:
     config = asked("train", None, "--preset", preset, "--method", method, "--epochs", 3)
     first = METHODS[method].first
-    stages = [config] if first is None else [config, first_config(config, first)]
+    stages = [config] if first is None else [config, first_stage(config, first)]
     assert [(stage.schedule.epochs, stage.schedule.steps) for stage in stages] == [(3, None)] * len(stages)
 
 

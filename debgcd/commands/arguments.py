@@ -178,7 +178,7 @@ def configured(options: argparse.Namespace, source: Source, start: Config | None
     else:
         name = options.preset
         if name is None:
-            from debgcd.train.decide import choose_preset
+            from debgcd.train.plan import choose_preset
 
             name = choose_preset(source.manifest, options.quality)
         benchmark = None if facts is None else facts.name

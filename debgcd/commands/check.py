@@ -85,7 +85,7 @@ def _print_benchmark(found: Benchmark) -> None:
 
 
 def _print_findings(found: Findings) -> None:
-    from debgcd.train.quality import told
+    from debgcd.train.cost import describe
 
     print(
         f"{found.images} images: {found.labelled} labelled, {found.unlabelled} unlabelled, {found.test} in the test split"
@@ -118,4 +118,4 @@ A run would sort {found.unlabelled} images into {into} with {plan.method}, prese
   backbone {escaped(plan.backbone)}, {plan.image_size} px, {plan.views}, {plan.steps} steps of {plan.batch} images each{after}
   about {duration(plan.seconds)} on this machine, and {plan.bank_bytes / 1e6:,.0f} MB in {cache} (now {found.cache_bytes / 1e6:,.0f} MB)""")
         if plan.quality is not None and plan.levels:
-            print(f"  {told(plan.quality, plan.levels)}")
+            print(f"  {describe(plan.quality, plan.levels)}")

@@ -26,9 +26,9 @@ def add(subparsers: Subparsers) -> None:
 
 def evaluate(options: argparse.Namespace) -> None:
     """`debgcd evaluate`."""
-    from debgcd.train.start import measure
+    from debgcd.train.train import evaluate_run
 
-    scores = measure(options.run)
+    scores = evaluate_run(options.run)
     if options.json:
         print_json(scores)
     else:

@@ -25,7 +25,7 @@ from debgcd.system.progress import escaped
 if TYPE_CHECKING:
     from debgcd.config.schema import Config
     from debgcd.run.directory import Run
-    from debgcd.train.continue_run import Before
+    from debgcd.train.continue_run import ReviewedRun
 
 
 def add(subparsers: Subparsers) -> None:
@@ -72,8 +72,8 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
 def train(options: argparse.Namespace) -> None:
     """`debgcd train`."""
     from debgcd.run.directory import begun_by_launcher, require_apart, require_new
-    from debgcd.train.start import begin, require_ready
-    from debgcd.train.start import resume as go_on
+    from debgcd.train import train as story
+    from debgcd.train.plan import require_ready
 
     source, before, start = read_source(options) if options.again is None else None, None, None
     if source is None:
@@ -84,18 +84,18 @@ def train(options: argparse.Namespace) -> None:
     require_ready(source.manifest, config)
     require_apart(options.out, source.folder)
     if distributed.restarted() and distributed.from_rank0(lambda: begun_by_launcher(options.out)):
-        _end(go_on(options.out, options.verify), options)  # torchrun --max-restarts repeats the command
+        _end(story.resume(options.out, options.verify), options)  # torchrun --max-restarts repeats the command
         return
     if distributed.rank() == 0:
         require_new(options.out)
-    _end(begin(source.manifest, config, options.out, options.verify, before), options)
+    _end(story.train(source.manifest, config, options.out, options.verify, before), options)
 
 
-def _reviewed(options: argparse.Namespace) -> tuple[Source, Before, Config]:
+def _reviewed(options: argparse.Namespace) -> tuple[Source, ReviewedRun, Config]:
     """The images of a reviewed run, what is known of it, and the configuration to go on with: its own."""
     from debgcd.data.sources import read_manifest
     from debgcd.run.directory import finished_run
-    from debgcd.train.continue_run import again_config, reviewed_images
+    from debgcd.train.continue_run import continued_config, reviewed_images
 
     for name in ("benchmark", "root", "split", "start", "preset", "quality", "backbone"):
         if getattr(options, name) is not None:
@@ -104,17 +104,17 @@ def _reviewed(options: argparse.Namespace) -> tuple[Source, Before, Config]:
     more = None if options.path is None else read_manifest(options.path)
     manifest, before = reviewed_images(run, more)
     source = Source(f"{run.folder.resolve().name}-again", options.path or run.folder, manifest, None)
-    return source, before, again_config(run, manifest)
+    return source, before, continued_config(run, manifest)
 
 
 def resume(options: argparse.Namespace) -> None:
     """`debgcd resume`."""
     from debgcd.run.directory import open_run
-    from debgcd.train.start import resume as go_on
+    from debgcd.train import train as story
 
     run = open_run(options.run)
     if not run.finished:
-        _end(go_on(options.run, options.verify), options)
+        _end(story.resume(options.run, options.verify), options)
         return
     print(f"run {escaped(options.run)} has already finished; results: {escaped(run.predictions)}")
     if not run.report.exists():  # killed while it was written
@@ -136,7 +136,7 @@ def _print_results(run: Run) -> None:
     """Print what a finished run found, and where it is."""
     from debgcd.review.log import reviewed_predictions
     from debgcd.run.model_folder import read_novel
-    from debgcd.train.continue_run import became
+    from debgcd.train.continue_run import describe_fate
     from debgcd.train.finish import read_evaluation, read_health
 
     if distributed.rank():
@@ -144,10 +144,10 @@ def _print_results(run: Run) -> None:
     rows, categories = reviewed_predictions(run.folder)
     scores = read_evaluation(run) if run.evaluation.exists() else {}
     print_found(rows, categories, read_novel(run.model), scores, read_health(run))
-    told = became(run, rows, categories)
-    if told:
+    fates = describe_fate(run, rows, categories)
+    if fates:
         print("\nWhat became of the categories of the run before:")
-    for line in told:
+    for line in fates:
         print(f"  {escaped(line)}")
     print(f"""
 categories of {len(rows)} unlabelled images: {escaped(run.predictions)}

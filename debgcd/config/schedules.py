@@ -1,4 +1,4 @@
-"""How far a run is, and values that change with it: cosine, line, curve."""
+"""How long a run is, how far it is, and values that change with it: cosine, line, curve."""
 
 from __future__ import annotations
 
@@ -6,6 +6,26 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+from debgcd.config.schema import ScheduleConfig
+
+
+@dataclass(frozen=True)
+class RunLength:
+    """Batch size, steps per epoch and steps of a run. An epoch draws as many images as there are, in at least one step."""
+
+    batch: int
+    steps_per_epoch: int
+    steps: int
+
+
+def run_length(schedule: ScheduleConfig, images: int, trains: bool = True) -> RunLength:
+    """The length for `images` training images; the batch is never larger than the data. trains: False for no steps."""
+    batch = min(schedule.batch, images)
+    steps_per_epoch = max(1, images // batch)
+    assert schedule.steps != "auto"  # decided by the plan
+    steps = schedule.steps if schedule.steps is not None else schedule.epochs * steps_per_epoch
+    return RunLength(batch, steps_per_epoch, steps if trains else 0)
 
 
 @dataclass(frozen=True)

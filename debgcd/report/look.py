@@ -28,9 +28,9 @@ from debgcd.run.directory import Run
 from debgcd.run.predictions import TOP, Prediction
 from debgcd.system.progress import progress
 from debgcd.tokens.sources import centre_batches
-from debgcd.train.decide import run_backbone
+from debgcd.train.plan import run_backbone
 from debgcd.train.setup import centre_tokens, frozen_features
-from debgcd.train.start import open_setup
+from debgcd.train.train import open_setup
 
 RESTARTS = 3  # of the second clustering
 Found = TypeVar("Found")

@@ -23,10 +23,10 @@ from debgcd.review.log import reviewed_predictions
 from debgcd.run.directory import Run
 from debgcd.system.files import parse_json, write_bytes
 from debgcd.system.optional import optional
-from debgcd.train.decide import run_backbone
 from debgcd.train.finish import read_evaluation
+from debgcd.train.plan import run_backbone
 from debgcd.train.setup import fresh_tokens
-from debgcd.train.start import open_setup
+from debgcd.train.train import open_setup
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

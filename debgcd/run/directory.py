@@ -23,7 +23,7 @@ from debgcd.system import distributed
 from debgcd.system.files import lock, read_json, write_json, write_text
 from debgcd.system.machine import environment
 
-# What `create` writes before config.yaml, and the lock; where there is no more than this, a run was killed before it began
+# What `create_run` writes before config.yaml, and the lock; where there is no more than this, a run was killed before it began
 # or was refused.
 IMAGES = "images.sha256"  # one line per image, as sha256sum writes them
 BEFORE = "before.json"
@@ -141,7 +141,7 @@ def require_apart(folder: Path, source: Path) -> None:
         )
 
 
-def create(
+def create_run(
     folder: Path, config: Config, manifest: Manifest, contents: Contents, before: dict[str, Any] | None = None
 ) -> Run:
     """Write what a run begins with; config.yaml comes last, so that where it is the rest is too."""

@@ -1,8 +1,8 @@
-"""A run from its start to its end; `start` tells the story, `loop` is Algorithm 1.
+"""A run from its start to its end; `train` tells the story, `loop` is Algorithm 1.
 
-- `start`: begin, resume, evaluate again
-- `decide`: what a configuration leaves open: pixels, steps, backbone, bank, K
-- `quality`: pixels and steps where they are auto; what each quality costs in time
+- `train`: train, resume, evaluate again
+- `plan`: everything that a configuration leaves open: start, pixels, steps, backbone, bank, first stage, K
+- `cost`: seconds of a plan, and what each quality would cost
 - `disk_space`: whether bank, checkpoints and model fit on their disks
 - `setup`: network, method and tokens of a run; the features it starts from
 - `loop`: Algorithm 1: one step, and the loop around it

@@ -46,7 +46,7 @@ class Earlier:
 
 
 @dataclass(frozen=True)
-class Before:
+class ReviewedRun:
     """What a reviewer had made of a run when another began from it."""
 
     run: str
@@ -80,19 +80,19 @@ class Before:
         return [replace(each, id=id, name=names.get(id, id)) for each, id in zip(found, ids, strict=True)]
 
 
-def read_before(run: Run) -> Before | None:
+def read_before(run: Run) -> ReviewedRun | None:
     """What the run began from; None if it did not begin from a reviewed run."""
     if not run.before.exists():
         return None
     try:
         found = read_json(run.before)
         rows = {str(path): row for path, row in zip(run.manifest.paths, found["rows"], strict=True) if row >= 0}
-        return Before(found["run"], [Earlier(**each) for each in found["categories"]], found["next_id"], rows)
+        return ReviewedRun(found["run"], [Earlier(**each) for each in found["categories"]], found["next_id"], rows)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{run.before} cannot be read ({error}); restore it, or train again in a new folder") from error
 
 
-def reviewed_images(run: Run, more: Manifest | None = None) -> tuple[Manifest, Before]:
+def reviewed_images(run: Run, more: Manifest | None = None) -> tuple[Manifest, ReviewedRun]:
     """The images of a reviewed run, and more of them, with what was accepted as labels and without what was rejected.
 
     Labels and truths of `more` that are names of categories become their ids.
@@ -111,7 +111,7 @@ def reviewed_images(run: Run, more: Manifest | None = None) -> tuple[Manifest, B
     return found, before
 
 
-def again_config(run: Run, manifest: Manifest) -> Config:
+def continued_config(run: Run, manifest: Manifest) -> Config:
     """The configuration of the run to come: that of the reviewed one, from whose network it starts.
 
     K is again the number that was given, or estimated again, now with more known classes.
@@ -129,7 +129,7 @@ def _ids(review: Review) -> dict[str, str]:
     return {one.name: one.id for one in living} | {id: review.living(id).id for id in review.categories}
 
 
-def _before(run: Run, review: Review, status: dict[str, str]) -> Before:
+def _before(run: Run, review: Review, status: dict[str, str]) -> ReviewedRun:
     counts: dict[str, Counter[str]] = {id: Counter() for id in review.categories}
     for image, id in review.category.items():
         counts[id][status[image]] += 1
@@ -139,10 +139,10 @@ def _before(run: Run, review: Review, status: dict[str, str]) -> Before:
     ]
     place = {each.id: i for i, each in enumerate(earlier)}
     rows = {image: place[review.category[image]] for image in review.images if status[image] == OPEN}
-    return Before(str(run.folder.absolute()), earlier, review.next_id(), rows)
+    return ReviewedRun(str(run.folder.absolute()), earlier, review.next_id(), rows)
 
 
-def _tell(run: Run, found: Manifest, before: Before) -> None:
+def _tell(run: Run, found: Manifest, before: ReviewedRun) -> None:
     total = sum((Counter(each.counts) for each in before.categories), Counter())
     learned = len(set(found.classes) - set(run.manifest.classes))
     say(
@@ -151,7 +151,7 @@ def _tell(run: Run, found: Manifest, before: Before) -> None:
     )
 
 
-def became(run: Run, rows: Sequence[Prediction], categories: Sequence[Category]) -> list[str]:
+def describe_fate(run: Run, rows: Sequence[Prediction], categories: Sequence[Category]) -> list[str]:
     """What became of each category of the run that this one began from, in words; and which are new.
 
     rows, categories: what `reviewed_predictions` gives.

@@ -11,20 +11,16 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from debgcd.config.schema import Config
-from debgcd.data.manifest import Manifest
 from debgcd.errors import DataError
-from debgcd.methods import METHODS, create
+from debgcd.methods import create
 from debgcd.methods.base import Sizes
-from debgcd.model.backbone import Backbone
 from debgcd.model.network import Network
 from debgcd.system.files import amount, existing, free_bytes
-from debgcd.system.machine import cache_folder
-from debgcd.tokens.bank import bank_bytes, missing_views, stored_kinds
+from debgcd.tokens.bank import missing_views
 from debgcd.tokens.image_cache import about_bytes, missing_pixels
-from debgcd.train.loop import length
+from debgcd.train.plan import Plan
 
-ROW = 500  # bytes per image in the tables of a run, about
+TABLE_ROW = 500  # bytes per image in the tables of a run, about
 
 
 @dataclass(frozen=True)
@@ -40,18 +36,16 @@ class Need:
     missing: Callable[[], int] | None = None  # what of it is not there yet; takes time, as all images are hashed
 
 
-def require_room(config: Config, manifest: Manifest, backbone: Backbone, folder: Path) -> None:
-    """Refuse a run that does not fit on its disks, from where it stands; `config` with all but K decided."""
-    cache, paths, kinds = cache_folder(config.run.cache), manifest.training_paths, METHODS[config.method].views
-    own = max(0, run_bytes(config, manifest, backbone) - _written(folder))
+def require_disk_space(plan: Plan, folder: Path) -> None:
+    """Refuse a run that does not fit on its disks, counting what it has written already."""
+    config, cache, paths = plan.config, plan.cache, plan.manifest.training_paths
     begun = (folder / "config.yaml").exists()
     less = ("set run.keep to 1 in its config.yaml",) if begun else ("choose another run directory", "out")
-    needs = [Need("checkpoints and model", folder, own, *less)]
+    needs = [Need("checkpoints and model", folder, max(0, run_bytes(plan) - _written(folder)), *less)]
     elsewhere, without = ("choose another cache folder", "cache"), ", or do without it"
     if config.views.bank == "on":
-        size = bank_bytes(len(paths), config.views, backbone.token_shape(config.views.crop), stored_kinds(kinds))
-        missing = partial(missing_views, backbone, paths, config.views, cache, kinds)
-        needs.append(Need("the view bank", cache, size, *elsewhere, f"{without} (views.bank: off)", missing))
+        missing = partial(missing_views, plan.backbone, paths, config.views, cache, plan.method.views)
+        needs.append(Need("the view bank", cache, plan.bank_bytes, *elsewhere, f"{without} (views.bank: off)", missing))
     if config.run.image_cache == "on":
         size, missing = (
             about_bytes(len(paths), config.views.short_side),
@@ -77,22 +71,23 @@ def require_room(config: Config, manifest: Manifest, backbone: Backbone, folder:
             )
 
 
-def run_bytes(config: Config, manifest: Manifest, backbone: Backbone) -> int:
+def run_bytes(plan: Plan) -> int:
     """The most that a run's directory holds at one time, about: checkpoints, the best one, the model, the tables."""
-    images, known = len(manifest.training_rows), len(manifest.classes)
-    k = config.k or min(2 * known * config.k_times, images)
-    method = create(replace(config, k=k), Sizes(backbone.width, k, known, images))
+    config, manifest = plan.config, plan.manifest
+    sizes = Sizes(plan.backbone.width, plan.k, len(manifest.classes), len(manifest.training_rows))
+    method = create(replace(config, k=plan.k), sizes)
     with torch.device("meta"):  # only sizes are asked for
         heads = method.heads()
-    network = Network(backbone, heads)
+    network = Network(plan.backbone, heads)
     network.memory = method.memory(network)
     model = _bytes(network.state().values())
     momentum = _bytes(network.trained().values()) if method.trains else 0
-    long = length(config.schedule, images, method.trains)
-    saved = min(config.run.keep + 1, long.steps // config.run.checkpoint_every + 1)  # one more before the oldest goes
+    # one more before the oldest is deleted
+    saved = min(config.run.keep + 1, plan.length.steps // config.run.checkpoint_every + 1)
     best = 2 * model * ((config.model_kept == "best-old") + (config.run.watch == "act" and method.trains))
-    own = saved * (model + momentum + _bytes(network.remembered().values())) + best + model + ROW * len(manifest)
-    return 2 * own if method.first is not None and config.start is None else own  # its first stage stays in a folder
+    own = saved * (model + momentum + _bytes(network.remembered().values())) + best + model + TABLE_ROW * len(manifest)
+    # the first stage stays in a folder of its own
+    return 2 * own if method.first is not None and config.start is None else own
 
 
 def _written(folder: Path) -> int:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from debgcd.config.schedules import run_length
 from debgcd.config.schema import Config
 from debgcd.errors import DataError
 from debgcd.infer.infer import infer_shared
@@ -27,7 +28,7 @@ from debgcd.system.progress import say
 from debgcd.train.callbacks import Metrics
 from debgcd.train.continue_run import read_before
 from debgcd.train.evaluation import evaluate, unlabelled
-from debgcd.train.loop import hook_context, length, run_hook
+from debgcd.train.loop import hook_context, run_hook
 from debgcd.train.setup import Setup
 
 DUPLICATE = 0.8  # of the squared distance between the nearest two known classes
@@ -98,7 +99,7 @@ def finish(run: Run, setup: Setup, hard_labels: Mapping[str, Any]) -> None:
     scores = None
     if run.manifest.has_truth:
         scores = evaluate(run, setup, inference)
-        steps = length(run.config.schedule, len(setup.label), method.trains).steps
+        steps = run_length(run.config.schedule, len(setup.label), method.trains).steps
         with Metrics(run, steps) as metrics:
             metrics.write(steps, {"evaluation": scores, **hard_labels})
     write_results(run, setup, inference, scores)

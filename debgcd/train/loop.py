@@ -22,8 +22,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from debgcd.config.schedules import Progress
-from debgcd.config.schema import ScheduleConfig
+from debgcd.config.schedules import Progress, RunLength, run_length
 from debgcd.data.sampler import Draws, Sampler
 from debgcd.errors import DebgcdError
 from debgcd.methods.base import Batch, Context, Loss, Method
@@ -38,24 +37,6 @@ from debgcd.train.callbacks import Callback, Checkpoints, Done, Evaluate, Log, M
 from debgcd.train.optimiser import SGD, set_learning_rate, sgd
 from debgcd.train.setup import Setup
 from debgcd.train.stop import Interrupted, stop_requests
-
-
-@dataclass(frozen=True)
-class Length:
-    """How long a run is; an epoch draws as many images as there are, in at least one step."""
-
-    batch: int
-    steps_per_epoch: int
-    steps: int
-
-
-def length(schedule: ScheduleConfig, images: int, trains: bool = True) -> Length:
-    """The run's length for so many training images; the batch is never larger than the data."""
-    batch = min(schedule.batch, images)
-    steps_per_epoch = max(1, images // batch)
-    assert schedule.steps != "auto"  # decided before a run begins
-    steps = schedule.steps if schedule.steps is not None else schedule.epochs * steps_per_epoch
-    return Length(batch, steps_per_epoch, steps if trains else 0)
 
 
 def step(
@@ -90,64 +71,64 @@ def step(
 def fit(run: Run, setup: Setup) -> dict[str, Any]:
     """Train a run from where it stands to its last step; returns what is still to be logged with the last evaluation."""
     config, network, method = run.config, setup.network, setup.method
-    long = length(config.schedule, len(setup.label), method.trains)
+    length = run_length(config.schedule, len(setup.label), method.trains)
     optimiser = sgd(network, config.schedule) if method.trains else None
     context = hook_context(run, setup, setup.taught)
     digest, utilisation = run.digest, Utilisation(run.manifest, setup)
 
     resumed = checkpoint.resume(run.checkpoints, network, optimiser, digest)
     first = resumed or 0
-    if setup.start is not None and (config.start is not None or (resumed is not None and long.steps)):
+    if setup.start is not None and (config.start is not None or (resumed is not None and length.steps)):
         setup.start.forget()  # the network begins elsewhere
     if resumed is None:
         run_hook(context, lambda context: _begin(run, setup, context))
 
-    batches = _batches(setup, long, first, config.seed)
+    batches = _batches(setup, length, first, config.seed)
     with ExitStack() as stack:
         metrics, report = stack.enter_context(Metrics(run, first)), stack.enter_context(bar("training"))
-        watch, log = Watch(run, setup, first, long.steps), Log(run, metrics, utilisation, report, long.steps)
+        watch, log = Watch(run, setup, first, length.steps), Log(run, metrics, utilisation, report, length.steps)
         callbacks: list[Callback] = [log, Evaluate(run, setup, metrics, utilisation), watch]
         if resumed is None:
             for callback in callbacks:
                 callback.before_training()
-        if setup.start is not None and first < long.steps:
+        if setup.start is not None and first < length.steps:
             setup.start.forget()
         stop = stack.enter_context(stop_requests())  # from here on a signal waits for the end of a step
         saving = Checkpoints(run, setup, optimiser, digest, stop)
         callbacks.append(saving)
-        for number in range(first, long.steps):
+        for number in range(first, length.steps):
             assert optimiser is not None  # a method that does not train has no steps
-            progress = Progress(number, long.steps, long.steps_per_epoch, config.schedule.by)
-            if number % long.steps_per_epoch == 0 and type(method).epoch is not Method.epoch:
+            progress = Progress(number, length.steps, length.steps_per_epoch, config.schedule.by)
+            if number % length.steps_per_epoch == 0 and type(method).epoch is not Method.epoch:
                 run_hook(context, partial(method.epoch, progress=progress))
-            lr = set_learning_rate(optimiser, config.schedule, long.batch, progress)
+            lr = set_learning_rate(optimiser, config.schedule, length.batch, progress)
             images, batch = next(batches)
             observed = step(setup, optimiser, batch, progress, stop)
             if not observed.finite:
                 raise _not_finite(run, number, observed, images)
-            done = _done(number + 1, long, images, observed, lr)
+            done = _done(number + 1, length, images, observed, lr)
             if not all(callback.after_step(done) for callback in callbacks):
                 break
-        if resumed != long.steps and watch.kept is None:
-            saving.save(long.steps)
+        if resumed != length.steps and watch.kept is None:
+            saving.save(length.steps)
         if any(distributed.all_gather(stop.is_set())):  # in the last step
             raise Interrupted
     checkpoint.restore_best(run.checkpoints / "best", network)
     return utilisation.hard_labels()
 
 
-def _done(step: int, long: Length, images: NDArray[np.int64], observed: Observed, lr: float) -> Done:
+def _done(step: int, length: RunLength, images: NDArray[np.int64], observed: Observed, lr: float) -> Done:
     """A finished step for the callbacks."""
-    epochs, rest = divmod(step, long.steps_per_epoch)
+    epochs, rest = divmod(step, length.steps_per_epoch)
     return Done(
         step,
         images,
         observed.values,
         observed.hard_label,
         lr,
-        epoch=step / long.steps_per_epoch,
+        epoch=step / length.steps_per_epoch,
         epochs=None if rest else epochs,
-        last=step == long.steps,
+        last=step == length.steps,
         stop=observed.stop,
     )
 
@@ -191,13 +172,13 @@ def _begin(run: Run, setup: Setup, context: Context) -> None:
     setup.method.begin(context)
 
 
-def _batches(setup: Setup, long: Length, first: int, seed: int) -> Iterator[tuple[NDArray[np.int64], Batch]]:
+def _batches(setup: Setup, length: RunLength, first: int, seed: int) -> Iterator[tuple[NDArray[np.int64], Batch]]:
     """The batch of every step from the first on, and its images (B,); tokens are computed ahead."""
     start = first
-    while start < long.steps:
-        end = (start // long.steps_per_epoch + 1) * long.steps_per_epoch if setup.method.resamples else long.steps
-        steps = range(start, min(end, long.steps))
-        sampler = setup.method.sampler(setup.taught, long.batch, setup.network)
+    while start < length.steps:
+        end = (start // length.steps_per_epoch + 1) * length.steps_per_epoch if setup.method.resamples else length.steps
+        steps = range(start, min(end, length.steps))
+        sampler = setup.method.sampler(setup.taught, length.batch, setup.network)
         ahead = setup.tokens.random(_own_draws(sampler, number) for number in steps)
         for number, tokens in zip(steps, ahead, strict=True):
             draws, views = sampler.draws(number), len(setup.method.views)

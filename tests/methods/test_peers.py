@@ -23,8 +23,7 @@ from debgcd.methods import METHODS
 from debgcd.methods.base import Batch
 from debgcd.methods.uno import UNOHeads
 from debgcd.model.network import Teacher
-from debgcd.train.quality import settle
-from debgcd.train.start import first_config
+from debgcd.train.plan import first_stage, resolve_auto
 
 IMAGES = 6
 
@@ -222,7 +221,7 @@ def test_the_first_stage_keeps_its_own_published_values(preset: str, name: str) 
         "extras": {"eagc_align": 0.7},
     }
     whole = configuration.override(configuration.compose(preset, benchmark, method=name), given, "test")
-    found = configuration.leaves(configuration.to_dict(first_config(whole, first)))
+    found = configuration.leaves(configuration.to_dict(first_stage(whole, first)))
     own = configuration.leaves(configuration.to_dict(configuration.compose(preset, benchmark, method=first)))
     # prune stays false: no category is dropped between the stages
     run = {"k": 7, "seed": 3, "backbone.tuned_blocks": 3, "views.bank_views": 5}
@@ -240,17 +239,17 @@ def test_two_stages_of_small_grow_with_the_data_and_the_quality(
     name: str, images: int, first: int, second: int, quality: str | None, times: float
 ) -> None:
     asked = configuration.compose("small", method=name, quality=quality)
-    whole = settle(replace(asked, views=replace(asked.views, size=96)), [Path("x.png")] * images)
+    whole = resolve_auto(replace(asked, views=replace(asked.views, size=96)), [Path("x.png")] * images)
     kind = METHODS[name].first
     assert kind is not None
     assert whole.schedule.steps == times * second
-    assert first_config(whole, kind).schedule.steps == times * first
-    assert first_config(replace(whole, schedule=replace(whole.schedule, steps=None)), kind).schedule.steps is None
+    assert first_stage(whole, kind).schedule.steps == times * first
+    assert first_stage(replace(whole, schedule=replace(whole.schedule, steps=None)), kind).schedule.steps is None
 
 
 @pytest.mark.parametrize("bank", ["auto", "on", "off"])
 def test_the_first_stage_has_the_bank_that_the_second_cannot_have(bank: str) -> None:
     decided = {"views": {"bank": "off"}, "first": {"bank": bank}, "run": {"image_cache": "on"}}
     whole = configuration.override(configuration.compose("small", method="sptnet"), decided, "test")
-    found = first_config(whole, "simgcd")
+    found = first_stage(whole, "simgcd")
     assert found.views.bank == bank and found.run.image_cache == configuration.compose("small").run.image_cache

@@ -17,7 +17,7 @@ from debgcd.errors import DataError
 from debgcd.reproduce.experiments import experiment
 from debgcd.reproduce.run import Wish, plan
 from debgcd.reproduce.table import result
-from debgcd.train.start import begin
+from debgcd.train.train import train
 
 Command = Callable[..., Any]
 QUICK = []
@@ -97,7 +97,7 @@ def test_an_image_that_cannot_be_read_makes_no_result(sets: Path, tmp_path: Path
     manifest.paths[0].unlink()  # the miniature's files are links to a few
     manifest.paths[0].write_bytes(b"")
     one.folder.mkdir()
-    begin(manifest, one.config, one.folder)
+    train(manifest, one.config, one.folder)
     with pytest.raises(DataError, match=r"some images cannot be read; see .*skipped\.csv"):
         result(one)
 

@@ -38,9 +38,9 @@ def test_a_run_is_another_one_if_its_first_stage_has_other_values(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     each = a_cell(tmp_path, method="mugcd")
-    before, first = methods.key(each), methods.first_config(each.config, "gcd")
+    before, first = methods.key(each), methods.first_stage(each.config, "gcd")
     other = configuration.override(first, {"schedule": {"tail_lr": 0.3}}, "test")
-    monkeypatch.setattr(methods, "first_config", lambda config, name: other)
+    monkeypatch.setattr(methods, "first_stage", lambda config, name: other)
     assert methods.key(each) != before
 
 

@@ -18,7 +18,7 @@ from debgcd.cli import main
 from debgcd.review.log import Log, read_review
 from debgcd.run.categories import categories, read_categories
 from debgcd.train.callbacks import Metrics
-from debgcd.train.continue_run import Before, Earlier
+from debgcd.train.continue_run import Earlier, ReviewedRun
 
 Command = Callable[..., Any]
 
@@ -166,7 +166,7 @@ def test_a_category_lives_on_where_more_than_half_of_both_is_in_both() -> None:
     ids = {"new-02": "elk", "new-07": "new-07", "new-03": "new-03"}
     earlier = [Earlier(id, name, False, id, False, {"open": 4}) for id, name in ids.items()]
     images = [Path(f"{i}") for i in range(14)]
-    before = Before("run", earlier, "new-09", {str(i): i // 4 for i in range(12)})
+    before = ReviewedRun("run", earlier, "new-09", {str(i): i // 4 for i in range(12)})
     #          new-02      new-07      new-03      not seen before
     category = [2, 2, 2, 1, 3, 3, 3, 3, 3, 3, 4, 4, 4, 5]
     found = before.name(categories(["cat", "dog"], 6), images, np.array(category))

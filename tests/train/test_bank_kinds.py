@@ -39,7 +39,7 @@ from debgcd.model.backbone import Backbone, Cut
 from debgcd.model.lite import load_lite
 from debgcd.tokens.bank import BankTokens, bank_bytes, has_bank, open_bank, pick_views, stored_kinds
 from debgcd.tokens.sources import FreshTokens, MixedTokens
-from debgcd.train.decide import decide_bank
+from debgcd.train.plan import decide_bank
 from debgcd.train.setup import centre_tokens, open_tokens
 
 VIEWS = ViewsConfig(resize=36, size=32, bank="on", bank_views=3)

@@ -242,10 +242,10 @@ def test_every_method_survives_a_kill(shared_runs: SharedRuns, tmp_path: Path, m
 
 
 STAGES = [
-    ("mugcd", "debgcd.train.start.load_model"),
+    ("mugcd", "debgcd.train.train.load_model"),
     ("sptnet", "debgcd.train.loop.step"),
     ("mugcd", "debgcd.train.loop.step"),
-    ("mugcd", "debgcd.train.start.begin"),
+    ("mugcd", "debgcd.train.train.train"),
 ]
 
 

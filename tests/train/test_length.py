@@ -18,7 +18,7 @@ from tiers import tiered
 from torch import nn
 
 from debgcd import config as configuration
-from debgcd.config.schedules import Progress
+from debgcd.config.schedules import Progress, RunLength, run_length
 from debgcd.config.schema import ScheduleConfig
 from debgcd.data.sampler import Draws
 from debgcd.methods import create
@@ -27,7 +27,6 @@ from debgcd.model.backbone import Backbone, Identity
 from debgcd.model.heads import reset_heads
 from debgcd.model.network import Network
 from debgcd.train import loop
-from debgcd.train.loop import Length, length
 from debgcd.train.optimiser import SGD, set_learning_rate, sgd
 from debgcd.train.setup import Setup
 
@@ -37,22 +36,22 @@ Train = Callable[..., Any]
 @pytest.mark.parametrize(
     ("images", "batch", "expected"),
     [
-        (1000, 128, Length(128, 7, 70)),
-        (128, 128, Length(128, 1, 10)),
-        (127, 128, Length(127, 1, 10)),  # never larger than the data
-        (129, 128, Length(128, 1, 10)),
-        (1, 128, Length(1, 1, 10)),  # at least one step an epoch
-        (5994, 128, Length(128, 46, 460)),  # CUB
+        (1000, 128, RunLength(128, 7, 70)),
+        (128, 128, RunLength(128, 1, 10)),
+        (127, 128, RunLength(127, 1, 10)),  # never larger than the data
+        (129, 128, RunLength(128, 1, 10)),
+        (1, 128, RunLength(1, 1, 10)),  # at least one step an epoch
+        (5994, 128, RunLength(128, 46, 460)),  # CUB
     ],
 )
-def test_length_in_epochs(images: int, batch: int, expected: Length) -> None:
-    assert length(ScheduleConfig(epochs=10, batch=batch), images) == expected
+def test_length_in_epochs(images: int, batch: int, expected: RunLength) -> None:
+    assert run_length(ScheduleConfig(epochs=10, batch=batch), images) == expected
 
 
 def test_length_in_steps() -> None:
-    assert length(ScheduleConfig(epochs=10, steps=3, batch=8), 24) == Length(8, 3, 3)
-    assert length(ScheduleConfig(epochs=10, steps=0, batch=8), 24).steps == 0
-    assert length(ScheduleConfig(epochs=10, batch=8), 24, trains=False).steps == 0
+    assert run_length(ScheduleConfig(epochs=10, steps=3, batch=8), 24) == RunLength(8, 3, 3)
+    assert run_length(ScheduleConfig(epochs=10, steps=0, batch=8), 24).steps == 0
+    assert run_length(ScheduleConfig(epochs=10, batch=8), 24, trains=False).steps == 0
 
 
 def test_epochs_on_the_command_line_override_steps(train: Train, shared_folder: Path, tmp_path: Path) -> None:
@@ -185,7 +184,7 @@ def test_only_tail_and_heads_change(
         seen.append((setup.network, before))
         return last
 
-    monkeypatch.setattr("debgcd.train.start.fit", watched)
+    monkeypatch.setattr("debgcd.train.train.fit", watched)
     assert train(shared_folder, tmp_path / "run").code == 0
     ((network, before),) = seen
     trained = {f"backbone.tuned.{name}" for name, _ in network.backbone.tuned.named_parameters()}

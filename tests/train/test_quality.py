@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,9 @@ from PIL import Image
 
 from debgcd import config as configuration
 from debgcd.data.image.decode import Unusable, short_side
-from debgcd.train import quality
-from debgcd.train.quality import Cost, levels, settle, told
+from debgcd.train import plan
+from debgcd.train.cost import WORK, Cost, alternatives, describe
+from debgcd.train.plan import Plan, resolve_auto
 
 Command = Callable[..., Any]
 PHOTOGRAPH, DIGIT = (90, 70), (8, 30)  # width, height
@@ -40,7 +42,7 @@ def settled(paths: list[Path], level: str | None = None, backbone: str | None = 
     """Size, resize and steps of a run with these images."""
     config = configuration.compose("small", None, backbone, quality=level)
     config = configuration.override(config, {"views": views, "run": {"device": "cpu"}}, "test")
-    found = settle(config, paths)
+    found = resolve_auto(config, paths)
     assert configuration.override(found, {}, "test") == found  # numbers that config.yaml may hold
     return found.views.size, found.views.resize, found.schedule.steps
 
@@ -68,7 +70,7 @@ def test_the_rule(image: Any, level: str, size: tuple[int, int], count: int, exp
 
 
 def test_a_gpu_takes_all_steps_and_pixels(image: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quality, "pick_device", lambda name: type("Device", (), {"type": "cuda"}))
+    monkeypatch.setattr(plan, "pick_device", lambda name: type("Device", (), {"type": "cuda"}))
     assert settled([image(PHOTOGRAPH)] * 30_000) == (160, 183, 4500)
 
 
@@ -76,9 +78,9 @@ def test_the_median_decides_and_few_headers_are_read(image: Any, monkeypatch: py
     paths = [image(DIGIT)] * 400 + [image(PHOTOGRAPH)] * 600
     assert settled(paths)[0] == 160 and settled(paths[:700])[0] == 96
     read: list[Path] = []
-    monkeypatch.setattr(quality, "short_side", lambda path: read.append(path) or 100)
+    monkeypatch.setattr(plan, "short_side", lambda path: read.append(path) or 100)
     settled(paths)
-    assert len(read) == quality.LOOKED_AT and read[0] == paths[0] and read[-1] == paths[-1]
+    assert len(read) == plan.HEADERS_READ and read[0] == paths[0] and read[-1] == paths[-1]
 
 
 def test_what_is_given_stays(image: Any) -> None:
@@ -106,18 +108,22 @@ def test_the_header_says_the_short_side(image: Any, tmp_path: Path) -> None:
 
 
 def test_levels_scale_with_pixels_steps_and_network(image: Any) -> None:
+    def levels(asked: configuration.Config) -> dict[Any, Any]:
+        manifest = SimpleNamespace(training_paths=paths)
+        return alternatives(Plan(asked, resolve_auto(asked, paths), None, manifest), cost)  # type: ignore[arg-type]
+
     paths, asked = [image(PHOTOGRAPH)] * 2000, configuration.compose("small")
     cost = Cost(view=0.01, step=0.5, kept=18_000, drawn=0.0, steps=300)
-    found = levels(asked, settle(asked, paths), paths, cost)
+    found = levels(asked)
     assert found["balanced"].seconds == pytest.approx(180 + 150) == pytest.approx(cost.seconds)
     assert found["fast"].seconds == pytest.approx(0.36 * (180 + 75))
-    assert found["best"].seconds == pytest.approx(quality.WORK["lite2"] * (180 + 300))
-    assert told("balanced", found).startswith("quality: balanced, 160 px, lite0, 300 steps, about ")
-    assert "; best: 160 px, lite2, 600 steps, about " in told("balanced", found)
+    assert found["best"].seconds == pytest.approx(WORK["lite2"] * (180 + 300))
+    assert describe("balanced", found).startswith("quality: balanced, 160 px, lite0, 300 steps, about ")
+    assert "; best: 160 px, lite2, 600 steps, about " in describe("balanced", found)
     own = replace(asked, backbone=replace(asked.backbone, name="lite1"))  # a backbone of the user's own stays
-    assert {level.backbone for level in levels(own, settle(own, paths), paths, cost).values()} == {"lite1"}
+    assert {level.backbone for level in levels(own).values()} == {"lite1"}
     given = configuration.override(asked, {"views": {"size": 32}, "schedule": {"steps": 3}}, "test")
-    assert levels(given, settle(given, paths), paths, cost) == {}  # nothing was chosen
+    assert levels(given) == {}  # nothing was chosen
 
 
 def test_a_run_with_auto_is_the_run_with_its_numbers(

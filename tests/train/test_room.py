@@ -17,6 +17,7 @@ from debgcd.data.sources import read_manifest
 from debgcd.model.load import load_backbone
 from debgcd.system.files import write_text
 from debgcd.train.disk_space import run_bytes
+from debgcd.train.plan import Plan
 
 Train = Callable[..., Any]
 
@@ -40,7 +41,7 @@ def test_what_a_run_needs_is_about_what_it_writes(train: Train, shared_csv: Path
     backbone = load_backbone(
         name, tuned_blocks=tuned, tail_blocks=tail, image_size=config.views.size, cache=tmp_path, precision="fp32"
     )
-    needed, written = run_bytes(config, read_manifest(shared_csv), backbone), size_of(run)
+    needed, written = run_bytes(Plan(config, config, backbone, read_manifest(shared_csv))), size_of(run)
     one = (run / "checkpoints").glob("step-*/state.safetensors")
     largest = max(path.stat().st_size for path in one)
     stages = 2 if method == "mugcd" else 1  # taken to be equally large
@@ -72,7 +73,7 @@ def test_a_bank_that_is_there_needs_no_room(
     assert first.code == 0
     (bank,) = (cache / "banks").glob("*/records")
     assert bank.stat().st_size > 1000
-    monkeypatch.setattr("debgcd.train.disk_space.bank_bytes", lambda *_: 10**9)
+    monkeypatch.setattr("debgcd.train.plan.bank_bytes", lambda *_: 10**9)
     free(monkeypatch, 10**9)  # enough for each of bank and checkpoints, not for both
     said = train(shared_folder, tmp_path / "second", "--bank", "on", "--cache", cache, "--method", "kmeans")
     assert said.code == 0, said.err

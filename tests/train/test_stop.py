@@ -24,9 +24,9 @@ from debgcd.data.loader import ahead
 ROOT = Path(__file__).parents[2]
 PHASES = {
     "reading images": "debgcd.data.scan.check_files",
-    "deciding": "debgcd.train.start.decide",
+    "deciding": "debgcd.train.train.make_plan",
     "hashing images": "debgcd.data.fingerprints._digest",
-    "beginning": "debgcd.train.start.create_run",
+    "beginning": "debgcd.train.train.create_run",
     "building a bank": "debgcd.tokens.bank._passes",
     "clustering": "debgcd.methods.kmeans.kmeans",
     "training": "debgcd.train.optimiser.SGD.step",

@@ -50,13 +50,13 @@ def test_begun_at_the_same_instant(
     """Both have found the folder new before either of them writes."""
     run, logs = tmp_path / "run", [tmp_path / f"{seed}.log" for seed in SEEDS]
     together = multiprocessing.get_context("fork").Barrier(2)
-    hook = at_call("debgcd.train.start.require_ready", 2, lambda: together.wait(30))
+    hook = at_call("debgcd.train.train.require_ready", 1, lambda: together.wait(30))
     hold = multiprocessing.get_context("fork").Barrier(2)  # the winner trains only when the other one has been refused
 
     def work(seed: int) -> Callable[[], int]:
         def installed() -> None:
             hook()
-            at_call("debgcd.train.start.scan", 1, lambda: hold.wait(30))()
+            at_call("debgcd.train.train.scan", 1, lambda: hold.wait(30))()
 
         words = command(train(run, seed), installed)
 
@@ -76,10 +76,10 @@ def test_begun_at_the_same_instant(
     assert result(run) == alone[SEEDS[winner]]
 
 
-PLACES = ["scan", "decide", "create_run", "open_tokens", "fit"]
+PLACES = ["scan", "make_plan", "create_run", "open_tokens", "fit"]
 
 
-@pytest.mark.parametrize("place", tiered(["decide", "fit"], PLACES))
+@pytest.mark.parametrize("place", tiered(["make_plan", "fit"], PLACES))
 def test_begun_while_another_run_begins(
     train: Train, alone: dict[int, tuple[str, str, str]], tmp_path: Path, place: str
 ) -> None:
@@ -89,7 +89,7 @@ def test_begun_while_another_run_begins(
     def another() -> None:
         code.write_text(str(debgcd(train(run, 1), second)))
 
-    assert debgcd(train(run, 0), first, at_call(f"debgcd.train.start.{place}", 1, another)) == 0, first.read_text()
+    assert debgcd(train(run, 0), first, at_call(f"debgcd.train.train.{place}", 1, another)) == 0, first.read_text()
     assert code.read_text() == "2", second.read_text("utf-8")
     last = second.read_text("utf-8").splitlines()[-1]
     assert "another process is working on the run" in last or f"debgcd resume {run}" in last
@@ -105,7 +105,7 @@ def test_found_finished_though_it_was_new_a_moment_ago(
     def another() -> None:
         assert debgcd(train(run, 1), tmp_path / "other.log") == 0
 
-    assert debgcd(train(run, 0), log, at_call("debgcd.train.start.require_ready", 2, another)) == 2
+    assert debgcd(train(run, 0), log, at_call("debgcd.train.train.require_ready", 1, another)) == 2
     last = log.read_text("utf-8").splitlines()[-1]
     assert f"the run directory {run} is not empty" in last and f"debgcd resume {run}" in last
     assert open_run(run).config.seed == 1
@@ -122,8 +122,7 @@ def test_resumed_twice(train: Train, alone: dict[int, tuple[str, str, str]], tmp
         code.write_text(str(debgcd(["resume", run, "--no-report"], tmp_path / "second.log")))
 
     assert (
-        debgcd(["resume", run, "--no-report"], tmp_path / "log", at_call("debgcd.train.start.run_backbone", 1, another))
-        == 0
+        debgcd(["resume", run, "--no-report"], tmp_path / "log", at_call("debgcd.train.train.plan_of", 1, another)) == 0
     )
     assert_refused(int(code.read_text()), tmp_path / "second.log", run)
     assert result(run) == alone[0]

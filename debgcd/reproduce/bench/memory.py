@@ -26,7 +26,7 @@ from debgcd.reproduce.bench.decode import photographs
 from debgcd.reproduce.bench.networks import TUNED_BLOCKS, ours, random_vit, read_bank, trainee, write_random_bank
 from debgcd.reproduce.bench.session import Line, Session, Shape, Work, anonymous_bytes, apart, interleave, silent
 from debgcd.run.categories import categories
-from debgcd.run.directory import create as create_run
+from debgcd.run.directory import create_run
 from debgcd.run.predictions import prediction_table, to_csv
 from debgcd.system.progress import progress, say
 from debgcd.tokens.bank import open_bank

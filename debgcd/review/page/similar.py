@@ -118,7 +118,7 @@ def compute(run: Path, cache: Path) -> Path:
     from debgcd.cluster.kmeans import kmeans  # noqa: F401 (so that the first split does not wait for it)
     from debgcd.infer.infer import features
     from debgcd.report.look import of_readable
-    from debgcd.train.start import open_setup
+    from debgcd.train.train import open_setup
 
     opened = finished_run(run)
     place = feature_file(opened, cache)

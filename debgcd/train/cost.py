@@ -1,0 +1,140 @@
+"""What a plan costs: seconds, measured by a small trial on this machine, and what each `--quality` would cost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from debgcd import config as configuration
+from debgcd.config.schedules import Progress, run_length
+from debgcd.config.schema import Config
+from debgcd.data.sampler import Draws
+from debgcd.methods import create
+from debgcd.methods.base import Batch, Method, Sizes
+from debgcd.model.backbone import Backbone, pick_device
+from debgcd.system.progress import duration
+from debgcd.tokens.bank import stored_kinds
+from debgcd.train.plan import SIZE, Plan, Quality, resolve_auto
+from debgcd.train.setup import build
+
+WORK = {"lite0": 1.0, "lite1": 1.3, "lite2": 1.5}  # multiply-adds per pixel compared with lite0
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds of a run on this machine."""
+
+    view: float  # of one view in the trunk
+    step: float  # of one step on tokens
+    kept: int  # views computed once
+    drawn: float  # views computed at each step
+    steps: int
+    before: float = 0.0  # of a first stage
+
+    @property
+    def seconds(self) -> float:
+        return self.before + (self.kept + self.drawn * self.steps) * self.view + self.steps * self.step
+
+
+@dataclass(frozen=True)
+class Level:
+    """What a quality would do with these images."""
+
+    image_size: int
+    backbone: str
+    steps: int
+    seconds: float  # about
+
+    def __str__(self) -> str:
+        return f"{self.image_size} px, {self.backbone}, {self.steps} steps, about {duration(self.seconds)}"
+
+
+def expected_cost(plan: Plan) -> Cost:
+    """The cost of a run and its first stage, from a small trial that changes nothing."""
+    config, images, length = plan.config, len(plan.manifest.training_rows), plan.length
+    sizes = Sizes(plan.backbone.width, plan.k, len(plan.manifest.classes), images)
+    method = create(replace(config, k=plan.k), sizes)
+    bank = config.views.bank == "on"
+    view, step = _measure(method, plan.backbone, length.batch)
+    kept = images * (len(stored_kinds(method.views)) * config.views.bank_views + 1 if bank else 1)
+    drawn = len(method.views) * length.batch * (config.views.fresh if bank else 1)
+    before = 0.0 if plan.first is None else expected_cost(plan.first).seconds
+    return Cost(view, step, kept, drawn, length.steps, before)
+
+
+def quality_decides(asked: Config) -> bool:
+    """Whether the quality chooses anything: not where pixels and steps are given, nor where they are those of another run."""
+    return asked.quality is not None and asked.start is None and "auto" in (asked.views.size, asked.schedule.steps)
+
+
+def alternatives(plan: Plan, cost: Cost) -> dict[Quality, Level]:
+    """What each quality would cost, by scaling with pixels and steps; empty where the quality decides nothing."""
+    asked, paths = plan.asked, plan.manifest.training_paths
+    if asked.quality is None or not quality_decides(asked):
+        return {}
+    chosen, levels = configuration.compose("small", quality=asked.quality), {}
+    for name in SIZE:
+        preset = configuration.compose("small", quality=name)
+        follows = asked.backbone.name == chosen.backbone.name  # else the user's own backbone stays
+        backbone = replace(asked.backbone, name=preset.backbone.name) if follows else asked.backbone
+        schedule = replace(asked.schedule, steps_times=preset.schedule.steps_times)
+        other = asked if name == asked.quality else replace(asked, quality=name, backbone=backbone, schedule=schedule)
+        other = resolve_auto(other, paths)
+        steps = run_length(other.schedule, len(paths), cost.steps > 0).steps
+        slower = (other.views.crop / plan.config.views.crop) ** 2 * _work(other) / _work(plan.config)
+        times = {part: getattr(cost, part) * slower for part in ("view", "step", "before")}
+        scaled = replace(cost, **times, steps=steps)
+        levels[name] = Level(other.views.crop, str(other.backbone.name), steps, scaled.seconds)
+    return levels
+
+
+def describe(quality: Quality, levels: dict[Quality, Level]) -> str:
+    """One line: what was chosen, and what more or less would cost."""
+    others = "; ".join(f"{name}: {level}" for name, level in levels.items() if name != quality)
+    return f"quality: {quality}, {levels[quality]} ({others}; choose with --quality)"
+
+
+def _work(config: Config) -> float:
+    return WORK.get(config.backbone.name or "", 1.0)
+
+
+def _measure(method: Method, backbone: Backbone, batch: int) -> tuple[float, float]:
+    """Seconds of the trunk for one image, and of a training step on tokens."""
+    config = method.config
+    with torch.random.fork_rng(devices=[]):  # the run's own random numbers stay as they are
+        device = pick_device(config.run.device)
+        network = build(method, backbone).to(device)
+        size = config.views.crop
+        images = torch.zeros(32, 3, size, size, dtype=torch.uint8)
+        trunk = _seconds(lambda: backbone.trunk(images)) / len(images)
+        if not method.trains:
+            return trunk, 0.0
+        rows = min(batch, 32)
+        tokens = torch.randn(len(method.views) * rows, *backbone.token_shape(size), device=device)
+    numbers = np.arange(rows)
+    label = np.where(numbers % 2, numbers % method.sizes.known, -1)
+    some = Batch.of(tokens, Draws(numbers, numbers % method.sizes.images), label, device)
+
+    def step() -> Tensor:
+        loss = method.loss(network, some, Progress(1, 2, 1)).total
+        loss.backward()
+        return loss
+
+    seconds = _seconds(step) * batch / rows
+    network.zero_grad()  # the backbone goes on into the run; no optimiser has changed it
+    return trunk, seconds
+
+
+def _seconds(work: Callable[[], Tensor]) -> float:
+    """Minimum over a few repeats: other load can only add time. The first one also allocates."""
+    seconds: list[float] = []
+    while len(seconds) < 4 and sum(seconds) < 3:
+        begun = time.monotonic()
+        float(work().detach().sum())  # waits for a GPU
+        seconds.append(time.monotonic() - begun)
+    return min(seconds)
