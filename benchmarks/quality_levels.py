@@ -3,7 +3,7 @@
 .venv/bin/python benchmarks/quality_levels.py --root DIR      about an hour on two cores that do nothing else
 
 DIR holds Oxford-IIIT Pet (`debgcd fetch pets` gets it). Each level has a cache of its own, so that the time includes its view
-bank, from the folder to the end; seed 0, K given. Writes benchmarks/results/quality_levels.json and the table in README.md. A level that is
+bank, from the folder to the end; seed 0, K given. Writes benchmarks/results/quality_levels.json and the table in docs/configuration.md. A level that is
 finished is not run again.
 """
 
@@ -54,7 +54,7 @@ def main() -> None:
     told_by += (
         f"; {len(manifest.training_rows)} photographs of Oxford-IIIT Pet, seed 0, K given; the view bank included."
     )
-    write_between(ROOT / "README.md", "benchmarks/quality_levels.py", f"{table(results)}\n\n{told_by}")
+    write_between(ROOT / "docs" / "configuration.md", "benchmarks/quality_levels.py", f"{table(results)}\n\n{told_by}")
     print(table(results))
 
 

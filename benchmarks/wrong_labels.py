@@ -4,7 +4,7 @@
 
 Of the labelled images, 5 % get the label of another class, drawn at random; ten draws per set. DIR holds the sets in their original
 layouts; of a benchmark, about 1 500 training images of at most 50 classes are used. Updates benchmarks/results/wrong_labels.json and the table in
-README.md; other entries stay.
+docs/own_images.md; other entries stay.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from debgcd.system.machine import cache_folder, facts
 from debgcd.system.progress import say
 
 ROOT = Path(__file__).resolve().parent.parent
-FILE, PAGE = ROOT / "benchmarks" / "results" / "wrong_labels.json", ROOT / "README.md"
+FILE, PAGE = ROOT / "benchmarks" / "results" / "wrong_labels.json", ROOT / "docs" / "own_images.md"
 WRONG, DRAWS = 0.05, 10
 FEW = 5  # labelled images per class in the second line of each set
 

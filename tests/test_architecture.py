@@ -225,3 +225,19 @@ def test_the_architecture_points_at_tests_that_exist() -> None:
     named = re.findall(r"`(tests/[\w/]+\.py)`", ARCHITECTURE.read_text("utf-8"))
     assert len(named) > 8
     assert [name for name in named if not (ROOT / name).is_file()] == []
+
+
+def test_every_page_is_in_the_index() -> None:
+    pages = {page.name for page in (ROOT / "docs").glob("*.md")} - {"README.md"}
+    linked = set(re.findall(r"\]\((\w+\.md)", (ROOT / "docs" / "README.md").read_text("utf-8")))
+    assert linked == pages
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)", page.read_text("utf-8")):
+            file = (page.parent / target).resolve() if target else page
+            assert file.exists(), f"{page.name}: {target}"
+            if anchor:
+                titles = re.findall(r"^#+ (.*)$", file.read_text("utf-8"), re.MULTILINE)
+                assert anchor in {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}, anchor
