@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import resource
@@ -86,11 +87,11 @@ def edited(draw: st.DrawFn, original: Any) -> Any:
             break
         match draw(st.sampled_from(["replace", "remove", "add", "swap"])):
             case "replace":
-                place[key] = draw(values)
+                place[key] = copy.deepcopy(draw(values))  # some values are shared between draws
             case "remove":
                 del place[key]
             case "add" if isinstance(place, dict):
-                place[draw(st.text(max_size=8))] = draw(values)
+                place[draw(st.text(max_size=8))] = copy.deepcopy(draw(values))
             case "swap" if isinstance(place, list):
                 place.append(place.pop(key))
     return found

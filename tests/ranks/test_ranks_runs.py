@@ -31,6 +31,7 @@ from debgcd.methods import METHODS
 from debgcd.model.backbone import pick_device
 from debgcd.run.directory import Run
 from debgcd.system import distributed
+from debgcd.tokens import sources
 
 ROOT = Path(__file__).parents[2]
 STEPS = 12
@@ -294,7 +295,10 @@ DYING = """
 import os, signal, sys
 from debgcd.system import distributed
 from debgcd.cli import main
+from debgcd.tokens import bank, image_cache, sources
 from debgcd.train import loop
+# a new process does not inherit the block size of the undisturbed run
+sources.CENTRE_BATCH = bank.BUILD_BATCH = image_cache.BATCH = {block}
 step, calls = loop.step, []
 def planted(*words):
     calls.append(1)
@@ -307,7 +311,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 def torchrun(words: Sequence[str], folder: Path, whom: str, what: str, restarts: int) -> tuple[int, str]:
-    (folder / "dying.py").write_text(DYING.format(whom=whom, what=what))
+    (folder / "dying.py").write_text(DYING.format(whom=whom, what=what, block=sources.CENTRE_BATCH))
     command = [*TORCHRUN, "--max-restarts", str(restarts), str(folder / "dying.py"), *words]
     surroundings = {**os.environ, "PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": "lo"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=surroundings, check=False)
