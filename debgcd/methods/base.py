@@ -49,7 +49,7 @@ class Batch:
     tokens: Tensor  # (V·B, ...) of the trunk; of several ranks each has its own images' rows, and `network` says of all
     image: Tensor  # (B,) numbers of the training images
     labelled: Tensor  # (V·L,) rows of the L labelled images, view by view
-    free: Tensor  # (V·F,) rows of the other images, view by view
+    unlabelled: Tensor  # (V·F,) rows of the other images, view by view
     y: Tensor  # (L,) the labels
     draw: NDArray[np.int64]  # (B,) each draw's number: what randomness is a function of
     seed: int = 0
@@ -70,16 +70,16 @@ class Batch:
         """
         views = len(tokens) // len(label) if views is None else views
         starts = len(label) * np.arange(views)[:, None]
-        labelled, free = np.flatnonzero(label >= 0), np.flatnonzero(label < 0)
-        parts = [draws.image, (starts + labelled).ravel(), (starts + free).ravel(), label[labelled]]
+        labelled, unlabelled = np.flatnonzero(label >= 0), np.flatnonzero(label < 0)
+        parts = [draws.image, (starts + labelled).ravel(), (starts + unlabelled).ravel(), label[labelled]]
         rows = _to_device(np.concatenate(parts), device)
-        image, labelled_rows, free_rows, y = rows.split([len(part) for part in parts])
-        return cls(tokens, image, labelled_rows, free_rows, y, draws.draw, seed)
+        image, labelled_rows, unlabelled_rows, y = rows.split([len(part) for part in parts])
+        return cls(tokens, image, labelled_rows, unlabelled_rows, y, draws.draw, seed)
 
     @property
     def views(self) -> int:
         """V."""
-        return (len(self.labelled) + len(self.free)) // len(self.image)
+        return (len(self.labelled) + len(self.unlabelled)) // len(self.image)
 
     @property
     def labels(self) -> Tensor:
@@ -120,7 +120,7 @@ class Context:
     features: Callable[[], Tensor]  # (N, width) of all training images' centre crops, computed when called
     label: Tensor  # (N,), -1 where there is none
     group: Tensor | None = None  # (N,) images of one scene have the same number, -1: none
-    given: frozenset[str] = frozenset()  # in `begin`: heads that came from the run this one started from
+    given: frozenset[str] = frozenset()  # in `before_training`: heads that came from the run this one started from
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,9 @@ class Method:
     Options: ClassVar[type[Options]] = Options  # what it can be told
     views: ClassVar[Kinds] = TWO_PLAIN  # the views of a draw; a batch has their rows in this order
     cut: ClassVar[Cut] = Cut(tuned=1)  # where the frozen trunk ends, unless the configuration says otherwise
-    trains: ClassVar[bool] = True  # False: there are no steps; the heads come from `begin` and `settle` alone
+    trains: ClassVar[bool] = (
+        True  # False: there are no steps; the heads come from `before_training` and `finalise` alone
+    )
     clusters: ClassVar[bool] = False  # categories are clusters; an evaluation during training clusters each split alone
     resamples: ClassVar[bool] = False  # a new sampler at the start of every epoch
     first: ClassVar[str | None] = None  # the method whose run comes first, unless --start names one
@@ -190,15 +192,15 @@ class Method:
         return nn.Module()
 
     def sampler(self, label: NDArray[np.int64], batch: int, network: Network) -> Sampler:
-        """Which images a step sees, a function of (seed, step); of the memory only what `epoch` wrote may count."""
+        """Which images a step sees, a function of (seed, step); of the memory only what `before_epoch` wrote may count."""
         return Sampler(half_labelled(label), batch, self.config.seed)
 
     # What happens when.
 
-    def begin(self, context: Context) -> None:
+    def before_training(self, context: Context) -> None:
         """Before the first step: where the heads start from."""
 
-    def epoch(self, context: Context, progress: Progress) -> None:
+    def before_epoch(self, context: Context, progress: Progress) -> None:
         """Before the first step of every epoch."""
 
     def loss(self, network: Network, batch: Batch, progress: Progress) -> Loss:
@@ -209,10 +211,10 @@ class Method:
         """Starts of the names of those parameters that this step changes, as in `Network.trained`."""
         return ("",)
 
-    def stepped(self, network: Network, progress: Progress) -> None:
+    def after_step(self, network: Network, progress: Progress) -> None:
         """After the optimiser's step."""
 
-    def settle(self, context: Context) -> None:
+    def finalise(self, context: Context) -> None:
         """At the end: fill the heads that no gradient trains."""
 
     # What is reported.
@@ -231,7 +233,7 @@ class Method:
     # What is left of K categories at the end.
 
     def categories(self, network: Network) -> int:
-        """How many there are after `settle`; the heads have rows for these."""
+        """How many there are after `finalise`; the heads have rows for these."""
         return self.sizes.k
 
     def prototypes(self, network: Network) -> Tensor:

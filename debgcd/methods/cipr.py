@@ -52,7 +52,7 @@ class CiPR(GCD):
         memory.register_buffer("cluster", torch.zeros(self.sizes.images, dtype=torch.int64))
         return memory
 
-    def epoch(self, context: Context, progress: Progress) -> None:
+    def before_epoch(self, context: Context, progress: Progress) -> None:
         found = levels(context.features(), context.label)
         chosen = found[min(self.options.cipr.level, len(found) - 1)]
         context.network.get_buffer("memory.cluster").copy_(torch.from_numpy(chosen))
@@ -65,7 +65,7 @@ class CiPR(GCD):
         total = labelled + options.cluster_weight * across
         return Loss(total, {"supervised_contrastive": labelled, "cluster_contrastive": across})
 
-    def settle(self, context: Context) -> None:
+    def finalise(self, context: Context) -> None:
         feature = context.features()
         unit = normalize(feature, dim=1)
         found = torch.from_numpy(merged_to(unit, context.label, self.sizes.k)).to(unit.device)

@@ -43,9 +43,9 @@ class EAGC(Method):
         memory.add_module(PART, part)
         return memory
 
-    def begin(self, context: Context) -> None:
+    def before_training(self, context: Context) -> None:
         """The method's own, then references, S and energy from the features of the labelled images before training."""
-        super().begin(context)
+        super().before_training(context)
         features, label = context.features(), context.label
         known, y = features[label >= 0], label[label >= 0]
         buffer = context.network.memory.get_buffer
@@ -77,7 +77,7 @@ class EAGC(Method):
         how = self.config.extras
         # A method may ask the network for some views alone; rows come view by view, so the first ones are of those.
         views = len(feature) // len(batch.image)
-        labelled, free = (rows[: len(rows) * views // batch.views] for rows in (batch.labelled, batch.free))
+        labelled, free = (rows[: len(rows) * views // batch.views] for rows in (batch.labelled, batch.unlabelled))
         part = {name: network.memory.get_buffer(f"{PART}.{name}") for name in ("reference", "subspace", "mean_energy")}
         reference = part["reference"][batch.image][labelled % len(batch.image)]
         if len(labelled):

@@ -69,7 +69,7 @@ class GPC(GCD):
     def _most(self) -> int:
         return min(self.options.gpc.most * self.sizes.k, self.sizes.images)
 
-    def epoch(self, context: Context, progress: Progress) -> None:
+    def before_epoch(self, context: Context, progress: Progress) -> None:
         options, network, known = self.options.gpc, context.network, self.sizes.known
         if progress.epoch < options.warmup:
             return
@@ -102,7 +102,7 @@ class GPC(GCD):
     def categories(self, network: Network) -> int:
         return int(network.get_buffer("memory.count"))
 
-    def settle(self, context: Context) -> None:
+    def finalise(self, context: Context) -> None:
         say(f"gpc: {self.categories(context.network)} categories were found, from a first guess of {self.sizes.k}")
         feature = context.features()
         unit = normalize(feature, dim=1)

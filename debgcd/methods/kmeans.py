@@ -47,7 +47,7 @@ class KMeans(Method):
     def heads(self) -> nn.ModuleDict:
         return nn.ModuleDict({"classifier": Centres(self.sizes.width, self.sizes.k)})
 
-    def settle(self, context: Context) -> None:
+    def finalise(self, context: Context) -> None:
         label = context.label
         unit = normalize(context.features(), dim=1)
         found = clustered(unit, torch.full_like(label, -1), self.sizes.k, self.config)
@@ -68,7 +68,7 @@ class SemiSupervisedKMeans(KMeans):
         heads["detector"] = DistanceDetector(self.sizes.width, self.sizes.known)
         return heads
 
-    def settle(self, context: Context) -> None:
+    def finalise(self, context: Context) -> None:
         feature = context.features()
         settle_centres(self, context, normalize(feature, dim=1))
         fit_detector(context, feature)

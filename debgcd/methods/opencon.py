@@ -87,7 +87,7 @@ class OpenCon(Method):
         memory.register_buffer("moved", torch.zeros_like(head_weight(network, "classifier")))
         return memory
 
-    def begin(self, context: Context) -> None:
+    def before_training(self, context: Context) -> None:
         weight = head_weight(context.network, "classifier")
         if "classifier" in context.given:
             return
@@ -106,10 +106,10 @@ class OpenCon(Method):
         options, known, images = self.options.opencon, self.sizes.known, len(batch.image)
         z, weight = network(batch.tokens)["projection"], head_weight(network, "classifier").clone()
         cosines = linear(z[:images], weight)  # of the first views, as in the public code
-        labelled, free = batch.labelled[: len(batch.y)], batch.free[: len(batch.free) // 2]
+        labelled, free = batch.labelled[: len(batch.y)], batch.unlabelled[: len(batch.unlabelled) // 2]
         new = losses.looks_new(cosines, labelled, free, known, options.known_share)
         y = cosines.argmax(1).index_copy(0, labelled, batch.y)
-        unlabelled = losses.info_nce(z[batch.free], options.unlabelled_temperature)
+        unlabelled = losses.info_nce(z[batch.unlabelled], options.unlabelled_temperature)
         supervised = losses.supervised_contrastive(z[batch.labelled], batch.y, options.labelled_temperature)
         among_new = losses.contrastive_among(z @ z.T, y, new, options.new_temperature)
         prior = torch.ones(self.sizes.k, device=z.device, dtype=z.dtype)
@@ -128,5 +128,5 @@ class OpenCon(Method):
         }
         return Loss(total + options.divergence_weight * divergence, terms)
 
-    def stepped(self, network: Network, progress: Progress) -> None:
+    def after_step(self, network: Network, progress: Progress) -> None:
         head_weight(network, "classifier").copy_(network.get_buffer("memory.moved"))

@@ -93,7 +93,7 @@ class PromptCAL(GCD):
     def memory(self, network: Network) -> nn.Module:
         return Memory(network, self.options.promptcal.memory, self.sizes.width // 2)
 
-    def begin(self, context: Context) -> None:
+    def before_training(self, context: Context) -> None:
         Memory.of(context.network).teacher.follow(context.network, 0.0)  # the network may come from another run
 
     def _neighbour_weight(self, progress: Progress) -> float | None:
@@ -142,11 +142,11 @@ class PromptCAL(GCD):
         total = (1 - base.supervised_weight) * unsupervised + base.supervised_weight * supervised
         return total, {"info_nce": nce, "supervised_contrastive": supervised, "neighbours": near}
 
-    def stepped(self, network: Network, progress: Progress) -> None:
+    def after_step(self, network: Network, progress: Progress) -> None:
         momentum = self.options.promptcal.momentum if self._neighbour_weight(progress) is not None else 0.0
         Memory.of(network).teacher.follow(network, momentum)
 
-    def settle(self, context: Context) -> None:
+    def finalise(self, context: Context) -> None:
         feature = context.features().chunk(2, 1)[0]
         settle_centres(self, context, normalize(feature, dim=1))
         fit_detector(context, feature)

@@ -65,7 +65,7 @@ class SimGCD(Method):
         classifier = Prototypes(self.sizes.width, self.sizes.k)
         return nn.ModuleDict({"classifier": classifier, "projection": self.options.heads.projection(self.sizes.width)})
 
-    def begin(self, context: Context) -> None:
+    def before_training(self, context: Context) -> None:
         start_prototypes(self, context, self.options.heads.warm_start)
 
     def loss(self, network: Network, batch: Batch, progress: Progress) -> Loss:

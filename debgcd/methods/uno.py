@@ -103,10 +103,10 @@ class UNO(Method):
         memory.register_buffer("sums", torch.zeros(self.options.heads.count))
         return memory
 
-    def epoch(self, context: Context, progress: Progress) -> None:
+    def before_epoch(self, context: Context, progress: Progress) -> None:
         context.network.get_buffer("memory.sums").zero_()
 
-    def stepped(self, network: Network, progress: Progress) -> None:
+    def after_step(self, network: Network, progress: Progress) -> None:
         """The best head is the last whole epoch's; before there is one, the best so far."""
         done = progress.step + 1
         if done <= progress.steps_per_epoch or done % progress.steps_per_epoch == 0:
@@ -125,7 +125,7 @@ class UNO(Method):
         """Mean over the six pairs of a large crop, whose assignment is the target, and another crop: (H, 4B, C) -> (H,)."""
         options = self.options.uno
         large, small = logits.split(2 * len(batch.image), 1)
-        labelled, free = batch.labelled[: 2 * len(batch.y)], batch.free[: len(batch.free) // 2]
+        labelled, free = batch.labelled[: 2 * len(batch.y)], batch.unlabelled[: len(batch.unlabelled) // 2]
         targets = losses.swapped_targets(large, labelled, free, batch.y, options.iterations, options.epsilon)
         both = targets.unflatten(1, (2, -1)).mean(1).repeat(1, 2, 1)  # a small crop learns from either large one
         swapped = losses.swapped(large, targets, options.temperature)

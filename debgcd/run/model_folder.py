@@ -27,7 +27,7 @@ from debgcd.methods.base import Method, Sizes
 from debgcd.model.backbone import pick_device, pick_precision
 from debgcd.model.load import load_backbone
 from debgcd.model.network import Network
-from debgcd.novelty.base import Novel
+from debgcd.novelty.base import NoveltyThreshold
 from debgcd.run.categories import RESTORE, Category, read_categories
 from debgcd.system.files import new_folder, read_json, write_json, write_text
 from debgcd.system.machine import versions
@@ -49,7 +49,7 @@ class Model:
     images: int  # that it was trained on
     sha256: str  # of its tensors
     labels: tuple[Label, ...] | None = None  # of the known classes, as given in Python; None: the ids
-    novel: Novel | None = None  # None without a detector
+    novel: NoveltyThreshold | None = None  # None without a detector
 
 
 def save_model(
@@ -59,7 +59,7 @@ def save_model(
     categories: Sequence[Category],
     images: int,
     labels: Sequence[Label] | None = None,
-    novel: Novel | None = None,
+    novel: NoveltyThreshold | None = None,
     labelled: int | None = None,
     scores: Mapping[str, Any] | None = None,
 ) -> None:
@@ -96,7 +96,7 @@ def load_model(folder: Path, *, backbone: str | None, cache: Path, device: str =
         for name in ("known", "images"):
             if type(facts[name]) is not int or facts[name] < 0:
                 raise ValueError(f"{name} in config.json must be a whole number, not {facts[name]!r:.50}")
-        novel = None if facts.get("novel") is None else Novel(**facts["novel"])
+        novel = None if facts.get("novel") is None else NoveltyThreshold(**facts["novel"])
         categories = read_categories(folder, facts["known"])
         tensors = _read_tensors(folder, facts["sha256"])
         config = configuration.from_dict(facts["config"], where=str(folder / "config.json"))
@@ -141,11 +141,11 @@ def load_model(folder: Path, *, backbone: str | None, cache: Path, device: str =
     return Model(network, method, config, categories, facts["images"], facts["sha256"], labels, novel)
 
 
-def read_novel(folder: Path) -> Novel | None:
+def read_novel(folder: Path) -> NoveltyThreshold | None:
     """What a model folder says about images that look new."""
     try:
         found = read_json(folder / "config.json").get("novel")
-        return None if found is None else Novel(**found)
+        return None if found is None else NoveltyThreshold(**found)
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise DataError(f"{folder / 'config.json'} cannot be read ({error}); {RESTORE}") from error
 

@@ -301,7 +301,7 @@ class Watch(Callback):
 
     def _judge(self, signs: Signs) -> str | None:
         free = int((self._setup.label < 0).sum())
-        return problem(signs, self._seen.get(0, signs), int(self._setup.held.sum()), min(free, IMAGES))
+        return problem(signs, self._seen.get(0, signs), int(self._setup.held_out.sum()), min(free, IMAGES))
 
     def go_back(self) -> None:
         """Return the network to the best state seen."""
@@ -326,7 +326,7 @@ class Watch(Callback):
         """Rank 0 looks at the features that all ranks compute."""
         count = len(self._setup.label)
         some = np.unique(np.linspace(0, count - 1, min(count, IMAGES)).astype(np.int64))
-        rows = np.union1d(some, np.flatnonzero(self._setup.held))
+        rows = np.union1d(some, np.flatnonzero(self._setup.held_out))
         feature = self._setup.features_of(rows)
         return Signs(**distributed.from_rank0(lambda: asdict(self._seen_in(feature, rows))))
 
@@ -343,7 +343,7 @@ class Watch(Callback):
         if not method.clusters:
             category = next(iter(method.scores(output).values())).argmax(1)
             largest = float(torch.bincount(category[free], minlength=1).amax() / free.sum().clamp_min(1))
-            held = torch.from_numpy(setup.held[rows]).to(feature.device)
+            held = torch.from_numpy(setup.held_out[rows]).to(feature.device)
             if held.any():
                 truth = torch.from_numpy(setup.label[rows]).to(feature.device)
                 accuracy = float((category == truth)[held].double().mean())

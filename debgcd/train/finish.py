@@ -16,7 +16,7 @@ from debgcd.config.schema import Config
 from debgcd.errors import DataError
 from debgcd.infer.infer import infer_shared
 from debgcd.methods import create
-from debgcd.novelty.base import Novel, detector_of, exceeded_by_few
+from debgcd.novelty.base import NoveltyThreshold, detector_of, exceeded_by_few
 from debgcd.run.categories import categories
 from debgcd.run.directory import Run
 from debgcd.run.model_folder import save_model, views_label
@@ -89,7 +89,7 @@ def finish(run: Run, setup: Setup, hard_labels: Mapping[str, Any]) -> None:
     hard_labels: what training still has to log with the last evaluation.
     """
     method = setup.method
-    run_hook(hook_context(run, setup, setup.label), method.settle)
+    run_hook(hook_context(run, setup, setup.label), method.finalise)
     setup = with_categories(setup, run.config, method.categories(setup.network))
     inference = unlabelled(setup)
     if run.config.prune:
@@ -106,7 +106,7 @@ def finish(run: Run, setup: Setup, hard_labels: Mapping[str, Any]) -> None:
 
 def write_results(run: Run, setup: Setup, inference: Inference, scores: dict[str, Any] | None) -> None:
     """Write what a run ends with; predictions.csv comes last, so that where it is the rest is too."""
-    novel = novelty_limit(setup)
+    novel = fit_novelty_threshold(setup)
     if distributed.rank():
         return
     k = setup.method.sizes.k  # smaller than the configuration's where categories were pruned
@@ -121,7 +121,7 @@ def write_results(run: Run, setup: Setup, inference: Inference, scores: dict[str
     write_text(run.predictions, to_csv(prediction_table(paths, inference, found, novel)))
 
 
-def novelty_limit(setup: Setup) -> Novel | None:
+def fit_novelty_threshold(setup: Setup) -> NoveltyThreshold | None:
     """The detector's own calibration, or the novelty that few labelled images exceed; None without a detector."""
     detector = detector_of(setup.network)
     stated = None if detector is None else detector.threshold()

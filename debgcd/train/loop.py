@@ -83,7 +83,7 @@ def step(
     observed = observe(loss, network)  # the step's one wait for the device
     if observed.finite:
         optimiser.step()
-        method.stepped(network, progress)
+        method.after_step(network, progress)
     return observed
 
 
@@ -92,7 +92,7 @@ def fit(run: Run, setup: Setup) -> dict[str, Any]:
     config, network, method = run.config, setup.network, setup.method
     long = length(config.schedule, len(setup.label), method.trains)
     optimiser = sgd(network, config.schedule) if method.trains else None
-    context = hook_context(run, setup, setup.taught)
+    context = hook_context(run, setup, setup.training_labels)
     digest, utilisation = run.digest, Utilisation(run.manifest, setup)
 
     resumed = checkpoint.resume(run.checkpoints, network, optimiser, digest)
@@ -118,8 +118,8 @@ def fit(run: Run, setup: Setup) -> dict[str, Any]:
         for number in range(first, long.steps):
             assert optimiser is not None  # a method that does not train has no steps
             progress = Progress(number, long.steps, long.steps_per_epoch, config.schedule.by)
-            if number % long.steps_per_epoch == 0 and type(method).epoch is not Method.epoch:
-                run_hook(context, partial(method.epoch, progress=progress))
+            if number % long.steps_per_epoch == 0 and type(method).before_epoch is not Method.before_epoch:
+                run_hook(context, partial(method.before_epoch, progress=progress))
             lr = set_learning_rate(optimiser, config.schedule, long.batch, progress)
             images, batch = next(batches)
             observed = step(setup, optimiser, batch, progress, stop)
@@ -188,7 +188,7 @@ def _begin(run: Run, setup: Setup, context: Context) -> None:
         context = replace(context, given=given)
     elif network.backbone.standardise:
         network.standardise(context.features())
-    setup.method.begin(context)
+    setup.method.before_training(context)
 
 
 def _batches(setup: Setup, long: Length, first: int, seed: int) -> Iterator[tuple[NDArray[np.int64], Batch]]:
@@ -197,11 +197,11 @@ def _batches(setup: Setup, long: Length, first: int, seed: int) -> Iterator[tupl
     while start < long.steps:
         end = (start // long.steps_per_epoch + 1) * long.steps_per_epoch if setup.method.resamples else long.steps
         steps = range(start, min(end, long.steps))
-        sampler = setup.method.sampler(setup.taught, long.batch, setup.network)
+        sampler = setup.method.sampler(setup.training_labels, long.batch, setup.network)
         ahead = setup.tokens.random(_own_draws(sampler, number) for number in steps)
         for number, tokens in zip(steps, ahead, strict=True):
             draws, views = sampler.draws(number), len(setup.method.views)
-            yield draws.image, Batch.of(tokens, draws, setup.taught[draws.image], setup.device, seed, views)
+            yield draws.image, Batch.of(tokens, draws, setup.training_labels[draws.image], setup.device, seed, views)
         start = end
 
 

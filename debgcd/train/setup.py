@@ -63,7 +63,7 @@ class Setup:
     method: Method
     tokens: Tokens  # of the training images
     label: NDArray[np.int64]  # (N,), -1 where unlabelled
-    held: NDArray[np.bool_]  # (N,) labelled images whose labels training never sees
+    held_out: NDArray[np.bool_]  # (N,) labelled images whose labels training never sees
     known: int
     paths: Sequence[Picture]  # (N,)
     start: StartFeatures | None = None  # None: the network is not at its start
@@ -73,9 +73,9 @@ class Setup:
         return self.network.feature_mean.device
 
     @property
-    def taught(self) -> NDArray[np.int64]:
+    def training_labels(self) -> NDArray[np.int64]:
         """The labels that training sees: (N,), -1 where there is none."""
-        return np.where(self.held, -1, self.label)
+        return np.where(self.held_out, -1, self.label)
 
     def features(self) -> Tensor:
         """(N, width) of all training images' centre crops, as the network stands; on rank 0."""

@@ -60,7 +60,7 @@ class Toy(Method):
         guess = network.get_buffer("memory.guess").numpy()
         return Sampler(1.0 + (guess == guess[0]), batch, self.config.seed)
 
-    def epoch(self, context: Context, progress: Progress) -> None:
+    def before_epoch(self, context: Context, progress: Progress) -> None:
         said = context.network.from_feature(context.features(), self.answers)["answer"]
         context.network.get_buffer("memory.guess").copy_(torch.where(context.label < 0, said.argmax(1), context.label))
 
@@ -76,7 +76,7 @@ class Toy(Method):
     def learns(self, progress: Progress) -> tuple[str, ...]:
         return ("tail.",) if progress.step % 2 else ("heads.",)
 
-    def stepped(self, network: Network, progress: Progress) -> None:
+    def after_step(self, network: Network, progress: Progress) -> None:
         network.get_buffer("memory.seen").mul_(0.9)
 
 

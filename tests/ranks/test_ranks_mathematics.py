@@ -113,7 +113,9 @@ def every(kind: torch.dtype, folder: Path) -> dict[str, Tensor]:
     config = little_config(extras={"eagc_align": 0.7, "eagc_project": 0.5})  # changes the gradient of the feature
     network, method = made(config)
     label = torch.arange(12) % KNOWN
-    method.begin(context(network, lambda: torch.randn(12, WIDTH, generator=torch.Generator().manual_seed(0)), label))
+    method.before_training(
+        context(network, lambda: torch.randn(12, WIDTH, generator=torch.Generator().manual_seed(0)), label)
+    )
     add("eagc", network, method, config)
     config = little_config(method="simgcd")
     method = Regularised(config, method_of(config).sizes)

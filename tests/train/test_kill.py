@@ -208,7 +208,7 @@ def gcd(shared_csv: Path, arguments: Arguments, tmp_path_factory: pytest.TempPat
     [
         ("debgcd.train.optimiser.SGD.step", 2),
         ("debgcd.train.callbacks.evaluate_during_training", 2),
-        ("debgcd.methods.gcd.GCD.settle", 1),  # at the end
+        ("debgcd.methods.gcd.GCD.finalise", 1),  # at the end
         ("debgcd.train.checkpoint.save", 4),
     ],
 )
