@@ -28,7 +28,7 @@ COLUMNS += ["top1_id", "top1_p", "top2_id", "top2_p", "top3_id", "top3_p", "look
 
 CLUSTERED = ("gcd", "sskmeans", "xcon", "dccl", "gpc", "infosieve", "cipr")  # novelty by distance
 HAS_NOVELTY = {name: name in ("debgcd", "detector", *CLUSTERED) for name in THERE}
-METHODS = [name for name in THERE if not THERE[name].needs_vit]
+METHODS = [name for name in THERE if not THERE[name].about.needs_vit]
 
 Train = Callable[..., Any]
 Command = Callable[..., Any]

@@ -19,7 +19,7 @@ from debgcd.config.schedules import Progress
 from debgcd.config.schema import Options, option
 from debgcd.methods.base import About, Batch, Context, Loss
 from debgcd.methods.gcd import GCD, GCDHeads
-from debgcd.methods.kmeans import fit_detector, known_first
+from debgcd.methods.kmeans import fill_centres, fit_detector, known_first
 from debgcd.model.network import Network
 
 
@@ -72,5 +72,5 @@ class CiPR(GCD):
         sums = torch.zeros(self.sizes.k, unit.shape[1], device=unit.device).index_add_(0, found, unit)
         order = known_first(found, context.label, self.sizes.k, self.sizes.known)
         centres = sums / torch.bincount(found, minlength=self.sizes.k)[:, None]
-        self.prototypes(context.network).copy_(centres[order])
+        fill_centres(context, centres[order])
         fit_detector(context, feature)

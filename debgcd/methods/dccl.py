@@ -71,11 +71,13 @@ class DCCL(GCD):
     """L_rep, and a contrast of each image with the centres of all clusters; the categories come as for GCD."""
 
     about = About(
-        "DCCL", 2023, "CVPR", "Infomap clusters before every epoch; their centres are a memory to contrast with"
+        "DCCL",
+        2023,
+        "CVPR",
+        "Infomap clusters before every epoch; their centres are a memory to contrast with",
+        package="infomap",
     )
     Options = DCCLOptions
-    package = "infomap"
-    resamples = True
     options: DCCLOptions
 
     def memory(self, network: Network) -> nn.Module:

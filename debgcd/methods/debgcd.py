@@ -110,7 +110,6 @@ class DebGCD(SimGCD):
     about = About("DebGCD", 2025, "ICLR", "SimGCD, a novelty detector, and a debiased classifier that it guides")
     Options = DebGCDOptions
     cut = Cut(tuned=2)
-    per_category = ("classifier", "debiased")
     options: DebGCDOptions
 
     def heads(self) -> nn.ModuleDict:

@@ -7,7 +7,6 @@ matrices: a ridge regression from the features before training to the mean of th
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -30,8 +29,6 @@ def with_eagc(method: type[Method]) -> type[Method]:
 
 class EAGC(Method):
     """What EAGC adds to the method that follows it in the order of inheritance; see `with_eagc`."""
-
-    gathers_features: ClassVar[bool] = True
 
     def memory(self, network: Network) -> nn.Module:
         """The method's own, and the references of all images, S and the mean energy."""
@@ -68,7 +65,10 @@ class EAGC(Method):
 
         handle = network.register_forward_hook(watch)
         try:
-            return super().loss(network, batch, progress)
+            with network.gathering(
+                len(batch.image), before_heads=True
+            ):  # the gradient of a feature passes by its own row
+                return super().loss(network, batch, progress)
         finally:
             handle.remove()
 

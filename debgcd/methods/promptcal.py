@@ -65,10 +65,11 @@ class Memory(nn.Module):
 class PromptCAL(GCD):
     """GCD with prompts; in the second stage against a teacher, and with agreed neighbours as further positives."""
 
-    about = About("PromptCAL", 2023, "CVPR", "prompts in every block; positives from a graph of agreed neighbours")
+    about = About(
+        "PromptCAL", 2023, "CVPR", "prompts in every block; positives from a graph of agreed neighbours", needs_vit=True
+    )
     Options = PromptCALOptions
     cut = Cut(tuned=1, early="prompts of its blocks")
-    needs_vit = True
     options: PromptCALOptions
 
     @classmethod

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from debgcd import losses
-from debgcd.model.heads import Part
+from debgcd.model.heads import whole_heads
 from debgcd.model.network import Network
 
+DETECTOR = "detector"  # the name of the head
 EXCEED = 0.05  # share of the labelled images above the threshold of a detector without a calibration
 
 
@@ -66,8 +67,7 @@ class Detector(nn.Module):
 
 def detector_of(network: Network) -> Detector | None:
     """The detector of a network, also one on a part of the feature; None if it has none."""
-    head = dict(network.heads.items()).get("detector")
-    head = head.head if isinstance(head, Part) else head
+    head = whole_heads(network.heads).get(DETECTOR)
     return head if isinstance(head, Detector) else None
 
 

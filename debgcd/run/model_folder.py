@@ -25,9 +25,10 @@ from debgcd.errors import DataError, UsageError
 from debgcd.methods import METHODS, create
 from debgcd.methods.base import Method, Sizes
 from debgcd.model.backbone import pick_device, pick_precision
+from debgcd.model.heads import classifiers
 from debgcd.model.load import load_backbone
 from debgcd.model.network import Network
-from debgcd.novelty.base import NoveltyThreshold
+from debgcd.novelty.base import DETECTOR, NoveltyThreshold
 from debgcd.run.categories import RESTORE, Category, read_categories
 from debgcd.system.files import new_folder, read_json, write_json, write_text
 from debgcd.system.machine import versions
@@ -202,7 +203,7 @@ def start_from(
     )
     if lost:
         raise DataError(f"the run starts from the model in {folder}, which has no fitting {lost[0]}; choose another")
-    others = set() if there == list(classes) else {*method.answers, *method.per_category, *method.detectors}
+    others = set() if there == list(classes) else {*method.answers, *classifiers(network.heads), DETECTOR}
     heads = {name: {f"heads.{name}.{key}" for key in head.state_dict()} for name, head in network.heads.items()}
     given = frozenset(name for name, parts in heads.items() if parts <= same and name not in others)
     for name, value in own.items():

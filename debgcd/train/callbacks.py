@@ -25,7 +25,8 @@ from torch.nn.functional import normalize
 from debgcd.data.manifest import Manifest
 from debgcd.errors import DataError
 from debgcd.evaluate import score
-from debgcd.novelty.base import remembered
+from debgcd.model.optimiser import Optimiser
+from debgcd.novelty.base import DETECTOR, remembered
 from debgcd.run.directory import Run
 from debgcd.system import distributed
 from debgcd.system.files import named_errors, parse_json, read_json, write_bytes, write_json
@@ -33,7 +34,6 @@ from debgcd.system.optional import optional
 from debgcd.system.progress import Report, say
 from debgcd.train import checkpoint
 from debgcd.train.evaluation import evaluate_during_training
-from debgcd.train.optimiser import SGD
 from debgcd.train.setup import Setup
 from debgcd.train.stop import Interrupted
 
@@ -111,7 +111,7 @@ class Evaluate(Callback):
 class Checkpoints(Callback):
     """A checkpoint every `run.checkpoint_every` steps, and where the run is asked to stop; the last step's is the loop's."""
 
-    def __init__(self, run: Run, setup: Setup, optimiser: SGD | None, digest: str, stop: threading.Event):
+    def __init__(self, run: Run, setup: Setup, optimiser: Optimiser | None, digest: str, stop: threading.Event):
         self._run, self._setup, self._optimiser, self._digest, self._stop = run, setup, optimiser, digest, stop
 
     def after_step(self, done: Done) -> bool:
@@ -333,7 +333,7 @@ class Watch(Callback):
     @torch.no_grad()
     def _seen_in(self, feature: Tensor, rows: NDArray[np.int64]) -> Signs:
         setup, method, network = self._setup, self._setup.method, self._setup.network
-        learned = set(method.detectors) & network.learning
+        learned = {DETECTOR} & network.learning
         asked = learned if method.clusters else {*method.answers, *learned}
         output = network.from_feature(feature, asked)
         free = torch.from_numpy(setup.label[rows] < 0).to(feature.device)

@@ -28,6 +28,7 @@ from debgcd.data.sampler import Draws, Sampler
 from debgcd.errors import DebgcdError
 from debgcd.methods.base import Batch, Context, Loss, Method
 from debgcd.model.network import Network
+from debgcd.model.optimiser import Optimiser, set_learning_rate
 from debgcd.run.directory import Run
 from debgcd.run.model_folder import start_from
 from debgcd.system import distributed
@@ -35,7 +36,6 @@ from debgcd.system.files import write_json
 from debgcd.system.progress import progress as bar
 from debgcd.train import checkpoint
 from debgcd.train.callbacks import Callback, Checkpoints, Done, Evaluate, Log, Metrics, Utilisation, Watch
-from debgcd.train.optimiser import SGD, set_learning_rate, sgd
 from debgcd.train.setup import Setup
 from debgcd.train.stop import Interrupted, stop_requests
 
@@ -59,7 +59,7 @@ def length(schedule: ScheduleConfig, images: int, trains: bool = True) -> Length
 
 
 def step(
-    setup: Setup, optimiser: SGD, batch: Batch, progress: Progress, stop: threading.Event | None = None
+    setup: Setup, optimiser: Optimiser, batch: Batch, progress: Progress, stop: threading.Event | None = None
 ) -> Observed:
     """Algorithm 1, one iteration: loss, gradient, step. Where the loss is not finite, no parameter is changed.
 
@@ -67,13 +67,12 @@ def step(
     asked to stop travel together.
     """
     network, method = setup.network, setup.method
-    with network.gathering(len(batch.image), before_heads=method.gathers_features):
+    with network.gathering(len(batch.image)):
         loss = method.loss(network, batch, progress)
     optimiser.zero_grad()
     loss.total.backward()
-    learns = method.learns(progress)
     trained = network.trained()
-    local = {name: p.grad for name, p in trained.items() if p.grad is not None and name.startswith(learns)}
+    local = {name: p.grad for name, p in trained.items() if p.grad is not None}
     going = loss.total.new_full((), float(stop is None or not stop.is_set()))
     *gradients, total, going = distributed.average([*local.values(), loss.total.detach(), going])
     whole = dict(zip(local, gradients, strict=True))
@@ -91,7 +90,7 @@ def fit(run: Run, setup: Setup) -> dict[str, Any]:
     """Train a run from where it stands to its last step; returns what is still to be logged with the last evaluation."""
     config, network, method = run.config, setup.network, setup.method
     long = length(config.schedule, len(setup.label), method.trains)
-    optimiser = sgd(network, config.schedule) if method.trains else None
+    optimiser = method.optimiser(network, config.schedule) if method.trains else None
     context = hook_context(run, setup, setup.training_labels)
     digest, utilisation = run.digest, Utilisation(run.manifest, setup)
 
@@ -193,9 +192,9 @@ def _begin(run: Run, setup: Setup, context: Context) -> None:
 
 def _batches(setup: Setup, long: Length, first: int, seed: int) -> Iterator[tuple[NDArray[np.int64], Batch]]:
     """The batch of every step from the first on, and its images (B,); tokens are computed ahead."""
-    start = first
+    start, resamples = first, type(setup.method).sampler is not Method.sampler
     while start < long.steps:
-        end = (start // long.steps_per_epoch + 1) * long.steps_per_epoch if setup.method.resamples else long.steps
+        end = (start // long.steps_per_epoch + 1) * long.steps_per_epoch if resamples else long.steps
         steps = range(start, min(end, long.steps))
         sampler = setup.method.sampler(setup.training_labels, long.batch, setup.network)
         ahead = setup.tokens.random(_own_draws(sampler, number) for number in steps)

@@ -21,7 +21,7 @@ from debgcd.infer.infer import features_shared
 from debgcd.methods import METHODS, create
 from debgcd.methods.base import Method, Sizes
 from debgcd.model.backbone import Backbone, pick_device
-from debgcd.model.heads import reset_heads
+from debgcd.model.heads import classifiers, reset_heads
 from debgcd.model.network import Network
 from debgcd.run.directory import Run
 from debgcd.system import distributed
@@ -169,11 +169,8 @@ def held_out(
 def build(method: Method, backbone: Backbone) -> Network:
     """The network of a method, with the initial heads of its seed, and its memory."""
     network = Network(backbone, method.heads())
-    missing = {*method.answers, method.per_category[0]} - set(network.heads)
-    if missing:
-        raise TypeError(
-            f"{type(method).__name__} names {sorted(missing)} in answers or per_category, but has no such head"
-        )
+    if method.answers[0] not in classifiers(network.heads) or not set(method.answers) <= set(network.heads):
+        raise TypeError(f"{type(method).__name__} answers by {method.answers}, but its heads have no such classifier")
     reset_heads(network.heads, method.config.seed)
     network.memory = method.memory(network)
     return network

@@ -33,8 +33,8 @@ from debgcd.errors import UsageError
 from debgcd.methods.base import Loss
 from debgcd.methods.debgcd import quantile_by_category
 from debgcd.model.network import Network, Output
+from debgcd.model.optimiser import set_learning_rate, sgd
 from debgcd.novelty.vote import Neighbours
-from debgcd.train.optimiser import set_learning_rate, sgd
 
 ABLATIONS = {
     1: {"debiased": False, "auxiliary": False, "detector": False, "guidance": False},

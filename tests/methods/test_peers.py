@@ -22,6 +22,7 @@ from debgcd.data.sampler import Draws, uniform
 from debgcd.methods import METHODS
 from debgcd.methods.base import Batch
 from debgcd.methods.uno import UNOHeads
+from debgcd.model.heads import classifiers
 from debgcd.model.network import Teacher
 from debgcd.train.quality import settle
 from debgcd.train.start import first_config
@@ -119,9 +120,8 @@ def test_the_head_with_the_lowest_loss_answers() -> None:
             method.after_step(network, Progress(step, 11, 5))
             answer = network.from_feature(feature, method.answers)["classifier"]
             torch.testing.assert_close(answer, heads(feature)[:, best, :K])
-            assert torch.equal(
-                method.prototypes(network)[:KNOWN, : feature.shape[1]], normalize(heads.known.weight, dim=1)
-            )
+            prototypes = classifiers(network.heads)["classifier"].prototypes()
+            assert torch.equal(prototypes[:KNOWN, : feature.shape[1]], normalize(heads.known.weight, dim=1))
     with torch.no_grad():
         method.before_epoch(where, at(0.0))
     assert not network.get_buffer("memory.sums").any() and int(network.get_buffer("heads.classifier.best")) == 2
@@ -131,7 +131,7 @@ def test_unused_categories_of_uno_are_dropped() -> None:
     network, method = made(config(method="uno", heads={"hidden": 6, "count": 2}), IMAGES)
     before = network.get_parameter("heads.heads.new.0.weight").detach().clone()
     groups = [[i] for i in range(KNOWN)] + [[K - 1]]
-    method.merge(network, np.array([1] * (K - 2) + [0, 1]), groups)
+    classifiers(network.heads)["classifier"].merge(np.array([1] * (K - 2) + [0, 1]), groups)
     left = network.get_parameter("heads.heads.new.0.weight")
     torch.testing.assert_close(left.detach(), before[-1:])
     smaller = METHODS["uno"](config(method="uno", k=K - 1, heads={"hidden": 6, "count": 2}), method.sizes)
@@ -142,7 +142,9 @@ def test_unused_categories_of_uno_are_dropped() -> None:
 
 def test_no_new_category_of_uno_may_be_left() -> None:
     network, method = made(config(method="uno", heads={"hidden": 6, "count": 2}), IMAGES)
-    method.merge(network, np.array([1] * KNOWN + [0] * (K - KNOWN)), [[i] for i in range(KNOWN)])
+    classifiers(network.heads)["classifier"].merge(
+        np.array([1] * KNOWN + [0] * (K - KNOWN)), [[i] for i in range(KNOWN)]
+    )
     assert {len(network.get_parameter(f"heads.heads.new.{i}.weight")) for i in range(4)} == {0}
     feature = torch.randn(2, network.backbone.width)
     assert network.from_feature(feature, method.answers)["classifier"].shape == (2, KNOWN)
