@@ -98,7 +98,7 @@ def main() -> None:
 
 def measured(name: str) -> bool:
     """Whether the table has a method: not one that needs a ViT, nor the detector, which finds no categories of its own."""
-    return not METHODS[name].needs_vit and name != "detector"
+    return not METHODS[name].about.needs_vit and name != "detector"
 
 
 def rows(wanted: list[str], k: int, cache: str | None, steps: int | None) -> dict[str, Config]:
@@ -107,7 +107,7 @@ def rows(wanted: list[str], k: int, cache: str | None, steps: int | None) -> dic
     for name in wanted:
         config = configuration.compose("small", method=name)
         values: dict[str, Any] = {"backbone": {"tuned_blocks": 2}, "run": {"cache": cache}}
-        values |= {} if METHODS[name].finds_k else {"k": k}
+        values |= {} if METHODS[name].about.finds_k else {"k": k}
         values |= {"schedule": {"steps": steps}} if steps is not None and METHODS[name].trains else {}
         config = configuration.override(config, values, where=name)
         title = METHODS[name].about.title
@@ -181,7 +181,7 @@ def write_page(page: Path, done: list[dict[str, Any]]) -> None:
         memory = [run["memory"] for run in found[row] if run["memory"] is not None]
         costs.append([row, *(number(times(row, name), 2) for name in sets), number(max(memory, default=None))])
     for method in METHODS.values():
-        if method.needs_vit:
+        if method.about.needs_vit:
             accuracy.append([f"{method.about.title}: unmeasured, needs a ViT", *["–"] * (len(sets) + 3)])
     titles = [SETS[name] for name in sets]
     parts = [

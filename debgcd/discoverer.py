@@ -145,7 +145,7 @@ class Discoverer(BaseEstimator):
     def novelty(self, X: Images) -> NDArray[np.float32]:
         """The novelty of each image in 0..1, (N,): near 1 if no known class fits; NaN for a file that cannot be used."""
         model = self._fitted()
-        if not set(model.method.detectors) <= set(model.network.heads):
+        if "detector" not in model.network.heads:
             raise UsageError(f"the method {model.config.method} has no novelty detector; use method='debgcd'")
         return self._each(X, lambda usable: prediction.ask(model, usable).novelty, fill=np.nan)
 

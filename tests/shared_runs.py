@@ -45,7 +45,7 @@ class SharedRuns:
     def words(self, method: str, run: Path, csv: Path | None = None) -> list[str]:
         """The command line of a run of this method; csv: other images, or the same ones with another truth."""
         more: list[object] = ["--method", method, "--bank", "on", "--cache", self.folder / "cache", "--k", 4]
-        if METHODS[method].needs_vit:
+        if METHODS[method].about.needs_vit:
             vit = self.folder / "vit"
             self.once(vit / "config.json", lambda: hub_model("vit", vit))
             more += ["--backbone", vit]

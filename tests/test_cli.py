@@ -28,7 +28,7 @@ COLUMNS += ["top1_id", "top1_p", "top2_id", "top2_p", "top3_id", "top3_p", "look
 
 CLUSTERED = ("gcd", "sskmeans", "xcon", "dccl", "gpc", "infosieve", "cipr")  # novelty by distance
 HAS_NOVELTY = {name: name in ("debgcd", "detector", *CLUSTERED) for name in THERE}
-METHODS = [name for name in THERE if not THERE[name].needs_vit]
+METHODS = [name for name in THERE if not THERE[name].about.needs_vit]
 
 Train = Callable[..., Any]
 Command = Callable[..., Any]
@@ -374,7 +374,7 @@ def test_a_run_ends_with_a_table_in_plain_words(train: Train, shared_csv: Path, 
 
 def test_long_names_and_many_files_fit_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
     from debgcd.commands.output import print_found
-    from debgcd.novelty.base import Novel
+    from debgcd.novelty.base import NoveltyThreshold
     from debgcd.run.categories import categories
 
     found = categories(["a class with a very long name indeed, " * 3, "b\x1b[31m"], 40)
@@ -383,7 +383,7 @@ def test_long_names_and_many_files_fit_80_columns(capsys: pytest.CaptureFixture[
         for i in range(80)
     ]
     health = {"healthy": False, "problem": "it went wrong", "kept_step": 0}
-    print_found(rows, found, Novel(0.5, 0.001, 0.2), {}, health)
+    print_found(rows, found, NoveltyThreshold(0.5, 0.001, 0.2), {}, health)
     out = capsys.readouterr().out
     lines = out.splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("category"))

@@ -195,7 +195,7 @@ def configured(options: argparse.Namespace, source: Source, start: Config | None
             from debgcd.system.progress import say
 
             say(f"preset: {config.preset}, because nothing was released for {facts.title} with {config.method}")
-        if not METHODS[config.method].finds_k:
+        if not METHODS[config.method].about.finds_k:
             given.insert(0, ({"k": facts.classes}, "the benchmark"))
     epochs = getattr(options, "epochs", None)
     sections: dict[str, dict[str, Any]] = {

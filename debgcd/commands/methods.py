@@ -28,10 +28,10 @@ def methods(options: argparse.Namespace) -> None:
             notes.append(str(error))
             continue
         about = method.about
-        needs = [] if method.finds_k else ["K"]
-        needs += ["a ViT"] if method.needs_vit else []
+        needs = [] if about.finds_k else ["K"]
+        needs += ["a ViT"] if about.needs_vit else []
         needs += [f"first stage {method.first}"] if method.first else []
-        needs += [f"package {method.package}"] if method.package else []
+        needs += [f"package {about.package}"] if about.package else []
         bank = "no" if method.cut.early else "yes" if method.trains else "–"
         source = origin(name)
         idea = about.idea if source is None else f"{about.idea} (from {source})"

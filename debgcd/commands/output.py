@@ -15,7 +15,7 @@ from debgcd.errors import UsageError
 from debgcd.system.progress import escaped
 
 if TYPE_CHECKING:
-    from debgcd.novelty.base import Novel
+    from debgcd.novelty.base import NoveltyThreshold
     from debgcd.run.categories import Category
     from debgcd.run.predictions import Prediction
 
@@ -93,7 +93,7 @@ MISLEADING = 0.1  # accuracy on Old by class name minus accuracy by matching
 def print_found(
     rows: Sequence[Prediction],
     categories: Sequence[Category],
-    novel: Novel | None,
+    novel: NoveltyThreshold | None,
     scores: dict[str, Any],
     health: dict[str, Any] | None,
 ) -> None:
@@ -135,7 +135,7 @@ def _count(number: int, one: str, several: str) -> str:
     return f"{number} {one if number == 1 else several}"
 
 
-def _errors(novel: Novel) -> str:
+def _errors(novel: NoveltyThreshold) -> str:
     """How often `looks_new` is expected to be wrong."""
     text = f"expected errors: {_share(novel.error_known)} of the known images"
     return text if novel.error_new is None else f"{text}, {_share(novel.error_new)} of the new ones"

@@ -22,6 +22,7 @@ from debgcd import __version__
 from debgcd.data.loader import from_files
 from debgcd.data.views import CENTRE, PLAIN
 from debgcd.errors import DebgcdError
+from debgcd.novelty.base import DETECTOR
 from debgcd.run.directory import Run
 from debgcd.run.model_folder import Model, load_model
 from debgcd.system.files import write_bytes
@@ -45,7 +46,7 @@ class Whole(nn.Module):
     def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
         backbone = self.network.backbone
         tokens = backbone.tokens((pixels.float() - backbone.pixel_mean) / backbone.pixel_std)
-        output = self.network(tokens, {*self.method.answers, *self.method.detectors})
+        output = self.network(tokens, {*self.method.answers, DETECTOR})
         probabilities = next(iter(self.method.scores(output).values()))
         novelty = self.method.novelty(output)
         return (output.feature, probabilities) if novelty is None else (output.feature, probabilities, novelty)

@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from debgcd.methods.base import Method
+from debgcd.model.heads import classifiers
 from debgcd.model.network import Network, Output
+from debgcd.novelty.base import DETECTOR
 from debgcd.run.predictions import TOP, Inference
 from debgcd.system import distributed
 from debgcd.tokens.sources import Tokens, own_centre_batches
@@ -26,12 +28,12 @@ def infer(
 
     None: all classifiers and detectors; what only training needs, such as a projection, never runs here.
     """
-    asked = _asked(method, heads)
+    asked = _asked(network, method, heads)
     return _answers(method, (network(batch, asked) for batch in tokens))
 
 
-def _asked(method: Method, heads: Collection[str] | None) -> set[str]:
-    return {*method.answers, *((*method.detectors, *method.per_category) if heads is None else heads)}
+def _asked(network: Network, method: Method, heads: Collection[str] | None) -> set[str]:
+    return {*method.answers, *((DETECTOR, *classifiers(network.heads)) if heads is None else heads)}
 
 
 def _answers(method: Method, outputs: Iterable[Output]) -> Inference:
@@ -73,7 +75,7 @@ def infer_features(
     network: Network, method: Method, feature: Tensor, heads: Collection[str] | None = None
 ) -> Inference:
     """As `infer_shared`, of images whose features rank 0 has: (N, width); other ranks give no rows."""
-    asked = _asked(method, heads)
+    asked = _asked(network, method, heads)
     return _shared(_answers(method, (network.from_feature(rows, asked) for rows in feature.split(BLOCK) if len(rows))))
 
 

@@ -21,6 +21,7 @@ from debgcd.data.manifest import Manifest, Skipped
 from debgcd.data.scan import scan
 from debgcd.errors import DataError, UsageError
 from debgcd.infer.infer import features, infer, probabilities
+from debgcd.novelty.base import DETECTOR
 from debgcd.review.log import carry
 from debgcd.run import predictions
 from debgcd.run.model_folder import Model, load_model
@@ -176,7 +177,7 @@ def tabulate(model: Model, usable: Manifest, workers: int | None = None) -> Tabl
 def ask(model: Model, usable: Manifest, workers: int | None = None) -> Inference:
     """What the model says of images that are known to be usable."""
     with progress("predicting") as report:
-        return infer(model.network, model.method, _tokens(model, usable, workers, report), heads=model.method.detectors)
+        return infer(model.network, model.method, _tokens(model, usable, workers, report), heads=(DETECTOR,))
 
 
 def ask_all(model: Model, usable: Manifest, workers: int | None = None) -> NDArray[np.float32]:

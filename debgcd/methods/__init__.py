@@ -140,7 +140,7 @@ def require_method(name: str) -> None:
 
 def require_package(name: str) -> None:
     """Refuse a method whose optional package is not installed."""
-    package = METHODS[name].package
+    package = METHODS[name].about.package
     if package is not None:
         optional(package, name if name in _PLACES else None, f"method {name}")
 

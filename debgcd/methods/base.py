@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from debgcd.config.schedules import Progress
-from debgcd.config.schema import Config, Options, option
+from debgcd.config.schema import Config, Options, ScheduleConfig, option
 from debgcd.data.sampler import Draws, Sampler, half_labelled, uniform
 from debgcd.data.views import TWO_PLAIN, Kinds
 from debgcd.model.backbone import Backbone, Cut
-from debgcd.model.heads import merged
 from debgcd.model.network import Network, Output
-from debgcd.novelty.base import novelty
+from debgcd.model.optimiser import Optimiser, sgd
+from debgcd.novelty.base import DETECTOR, novelty
 
 TEMPERATURE = 0.1  # of the probabilities that a classifier of cosines reports
 
@@ -49,7 +49,7 @@ class Batch:
     tokens: Tensor  # (V·B, ...) of the trunk; of several ranks each has its own images' rows, and `network` says of all
     image: Tensor  # (B,) numbers of the training images
     labelled: Tensor  # (V·L,) rows of the L labelled images, view by view
-    free: Tensor  # (V·F,) rows of the other images, view by view
+    unlabelled: Tensor  # (V·F,) rows of the other images, view by view
     y: Tensor  # (L,) the labels
     draw: NDArray[np.int64]  # (B,) each draw's number: what randomness is a function of
     seed: int = 0
@@ -70,16 +70,16 @@ class Batch:
         """
         views = len(tokens) // len(label) if views is None else views
         starts = len(label) * np.arange(views)[:, None]
-        labelled, free = np.flatnonzero(label >= 0), np.flatnonzero(label < 0)
-        parts = [draws.image, (starts + labelled).ravel(), (starts + free).ravel(), label[labelled]]
+        labelled, unlabelled = np.flatnonzero(label >= 0), np.flatnonzero(label < 0)
+        parts = [draws.image, (starts + labelled).ravel(), (starts + unlabelled).ravel(), label[labelled]]
         rows = _to_device(np.concatenate(parts), device)
-        image, labelled_rows, free_rows, y = rows.split([len(part) for part in parts])
-        return cls(tokens, image, labelled_rows, free_rows, y, draws.draw, seed)
+        image, labelled_rows, unlabelled_rows, y = rows.split([len(part) for part in parts])
+        return cls(tokens, image, labelled_rows, unlabelled_rows, y, draws.draw, seed)
 
     @property
     def views(self) -> int:
         """V."""
-        return (len(self.labelled) + len(self.free)) // len(self.image)
+        return (len(self.labelled) + len(self.unlabelled)) // len(self.image)
 
     @property
     def labels(self) -> Tensor:
@@ -120,7 +120,7 @@ class Context:
     features: Callable[[], Tensor]  # (N, width) of all training images' centre crops, computed when called
     label: Tensor  # (N,), -1 where there is none
     group: Tensor | None = None  # (N,) images of one scene have the same number, -1: none
-    given: frozenset[str] = frozenset()  # in `begin`: heads that came from the run this one started from
+    given: frozenset[str] = frozenset()  # in `before_training`: heads that came from the run this one started from
 
 
 @dataclass(frozen=True)
@@ -148,6 +148,9 @@ class About:
     year: int
     venue: str
     idea: str
+    finds_k: bool = False  # K is only a first guess: a benchmark's true K is never given to it
+    needs_vit: bool = False
+    package: str | None = None  # an optional package that it needs
 
 
 class Method:
@@ -157,18 +160,14 @@ class Method:
     Options: ClassVar[type[Options]] = Options  # what it can be told
     views: ClassVar[Kinds] = TWO_PLAIN  # the views of a draw; a batch has their rows in this order
     cut: ClassVar[Cut] = Cut(tuned=1)  # where the frozen trunk ends, unless the configuration says otherwise
-    trains: ClassVar[bool] = True  # False: there are no steps; the heads come from `begin` and `settle` alone
+    trains: ClassVar[bool] = (
+        True  # False: there are no steps; the heads come from `before_training` and `finalise` alone
+    )
     clusters: ClassVar[bool] = False  # categories are clusters; an evaluation during training clusters each split alone
-    resamples: ClassVar[bool] = False  # a new sampler at the start of every epoch
     first: ClassVar[str | None] = None  # the method whose run comes first, unless --start names one
-    # On several ranks: gather features and run the heads on all of them, for a loss that changes the features' gradient.
-    gathers_features: ClassVar[bool] = False
-    finds_k: ClassVar[bool] = False  # K is only a first guess: a benchmark's true K is never given to it
-    needs_vit: ClassVar[bool] = False
-    package: ClassVar[str | None] = None  # an optional package that it needs
-    answers: ClassVar[tuple[str, ...]] = ("classifier",)  # heads that the category of an image needs
-    detectors: ClassVar[tuple[str, ...]] = ("detector",)  # heads that its novelty needs, where they are there
-    per_category: ClassVar[tuple[str, ...]] = ("classifier",)  # classifiers: heads with a row of weights per category
+    answers: ClassVar[tuple[str, ...]] = (
+        "classifier",
+    )  # heads that the category of an image needs; first a Classifier
 
     def __init__(self, config: Config, sizes: Sizes):
         self.config, self.sizes = config, sizes
@@ -190,29 +189,32 @@ class Method:
         return nn.Module()
 
     def sampler(self, label: NDArray[np.int64], batch: int, network: Network) -> Sampler:
-        """Which images a step sees, a function of (seed, step); of the memory only what `epoch` wrote may count."""
+        """Which images a step sees, a function of (seed, step); of the memory only what `before_epoch` wrote may count.
+
+        A method with a sampler of its own is asked for a new one at the start of every epoch.
+        """
         return Sampler(half_labelled(label), batch, self.config.seed)
+
+    def optimiser(self, network: Network, schedule: ScheduleConfig) -> Optimiser:
+        """What changes `network.trained()`: any optimiser, e.g. of torch.optim. The schedule sets its learning rate."""
+        return sgd(network, schedule)
 
     # What happens when.
 
-    def begin(self, context: Context) -> None:
+    def before_training(self, context: Context) -> None:
         """Before the first step: where the heads start from."""
 
-    def epoch(self, context: Context, progress: Progress) -> None:
+    def before_epoch(self, context: Context, progress: Progress) -> None:
         """Before the first step of every epoch."""
 
     def loss(self, network: Network, batch: Batch, progress: Progress) -> Loss:
-        """The loss of a batch. Nothing in it may wait for a GPU."""
+        """The loss of a batch. Nothing in it may wait for a GPU. A parameter that it sets to need no gradient stays as it is."""
         raise TypeError(f"{self.config.method} has nothing to train")
 
-    def learns(self, progress: Progress) -> tuple[str, ...]:
-        """Starts of the names of those parameters that this step changes, as in `Network.trained`."""
-        return ("",)
-
-    def stepped(self, network: Network, progress: Progress) -> None:
+    def after_step(self, network: Network, progress: Progress) -> None:
         """After the optimiser's step."""
 
-    def settle(self, context: Context) -> None:
+    def finalise(self, context: Context) -> None:
         """At the end: fill the heads that no gradient trains."""
 
     # What is reported.
@@ -226,27 +228,4 @@ class Method:
 
     def novelty(self, output: Output) -> Tensor | None:
         """(N,) in 0..1, near 1 where no known class fits; None if no detector was asked."""
-        return novelty(output["detector"]) if "detector" in output else None
-
-    # What is left of K categories at the end.
-
-    def categories(self, network: Network) -> int:
-        """How many there are after `settle`; the heads have rows for these."""
-        return self.sizes.k
-
-    def prototypes(self, network: Network) -> Tensor:
-        """(K, width): one direction per category."""
-        return head_weight(network, self.per_category[0])
-
-    def merge(self, network: Network, images: NDArray[np.int64], groups: list[list[int]]) -> None:
-        """Keep one category per group of categories; images: (K,) how many are in each."""
-        for name in set(self.per_category) & set(network.heads):
-            rows = head_weight(network, name)
-            rows.data = merged(rows.data, images, groups)
-
-
-def head_weight(network: Network, head: str) -> Tensor:
-    """The weight of a head of prototypes or centres: a row per category."""
-    found = network.heads[head].weight
-    assert isinstance(found, Tensor)
-    return found
+        return novelty(output[DETECTOR]) if DETECTOR in output else None

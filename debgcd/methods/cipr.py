@@ -19,7 +19,7 @@ from debgcd.config.schedules import Progress
 from debgcd.config.schema import Options, option
 from debgcd.methods.base import About, Batch, Context, Loss
 from debgcd.methods.gcd import GCD, GCDHeads
-from debgcd.methods.kmeans import fit_detector, known_first
+from debgcd.methods.kmeans import fill_centres, fit_detector, known_first
 from debgcd.model.network import Network
 
 
@@ -52,7 +52,7 @@ class CiPR(GCD):
         memory.register_buffer("cluster", torch.zeros(self.sizes.images, dtype=torch.int64))
         return memory
 
-    def epoch(self, context: Context, progress: Progress) -> None:
+    def before_epoch(self, context: Context, progress: Progress) -> None:
         found = levels(context.features(), context.label)
         chosen = found[min(self.options.cipr.level, len(found) - 1)]
         context.network.get_buffer("memory.cluster").copy_(torch.from_numpy(chosen))
@@ -65,12 +65,12 @@ class CiPR(GCD):
         total = labelled + options.cluster_weight * across
         return Loss(total, {"supervised_contrastive": labelled, "cluster_contrastive": across})
 
-    def settle(self, context: Context) -> None:
+    def finalise(self, context: Context) -> None:
         feature = context.features()
         unit = normalize(feature, dim=1)
         found = torch.from_numpy(merged_to(unit, context.label, self.sizes.k)).to(unit.device)
         sums = torch.zeros(self.sizes.k, unit.shape[1], device=unit.device).index_add_(0, found, unit)
         order = known_first(found, context.label, self.sizes.k, self.sizes.known)
         centres = sums / torch.bincount(found, minlength=self.sizes.k)[:, None]
-        self.prototypes(context.network).copy_(centres[order])
+        fill_centres(context, centres[order])
         fit_detector(context, feature)

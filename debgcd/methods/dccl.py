@@ -71,11 +71,13 @@ class DCCL(GCD):
     """L_rep, and a contrast of each image with the centres of all clusters; the categories come as for GCD."""
 
     about = About(
-        "DCCL", 2023, "CVPR", "Infomap clusters before every epoch; their centres are a memory to contrast with"
+        "DCCL",
+        2023,
+        "CVPR",
+        "Infomap clusters before every epoch; their centres are a memory to contrast with",
+        package="infomap",
     )
     Options = DCCLOptions
-    package = "infomap"
-    resamples = True
     options: DCCLOptions
 
     def memory(self, network: Network) -> nn.Module:
@@ -91,7 +93,7 @@ class DCCL(GCD):
         cluster = network.get_buffer("memory.cluster").cpu().numpy()
         return ClusterSampler(half_labelled(label), batch, self.config.seed, cluster, self.options.dccl.each)
 
-    def epoch(self, context: Context, progress: Progress) -> None:
+    def before_epoch(self, context: Context, progress: Progress) -> None:
         options, network = self.options.dccl, context.network
         unit = normalize(context.features(), dim=1)
         found = torch.from_numpy(
@@ -132,12 +134,12 @@ class DCCL(GCD):
         }
         return Loss((1 - share) * info_nce + share * supervised + weight * clusters, terms)
 
-    def stepped(self, network: Network, progress: Progress) -> None:
+    def after_step(self, network: Network, progress: Progress) -> None:
         network.get_buffer("memory.centres").copy_(network.get_buffer("memory.moved"))
 
-    def settle(self, context: Context) -> None:
+    def finalise(self, context: Context) -> None:
         say(f"dccl: Infomap found {int(context.network.get_buffer('memory.count'))} clusters before the last epoch")
-        super().settle(context)
+        super().finalise(context)
 
 
 def _halves(rows: Tensor, half: int) -> tuple[Tensor, Tensor]:

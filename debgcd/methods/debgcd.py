@@ -110,7 +110,6 @@ class DebGCD(SimGCD):
     about = About("DebGCD", 2025, "ICLR", "SimGCD, a novelty detector, and a debiased classifier that it guides")
     Options = DebGCDOptions
     cut = Cut(tuned=2)
-    per_category = ("classifier", "debiased")
     options: DebGCDOptions
 
     def heads(self) -> nn.ModuleDict:
@@ -135,7 +134,7 @@ class DebGCD(SimGCD):
             remember(memory, self.sizes.images)
         return memory
 
-    def begin(self, context: Context) -> None:
+    def before_training(self, context: Context) -> None:
         """Fit a detector that no loss trains, and remember the novelty of all images; then the warm start, guided by a vote."""
         detector, before, new = detector_of(context.network), remembered(context.network), None
         guides = self.options.detector.guides_start
@@ -150,7 +149,7 @@ class DebGCD(SimGCD):
                 new = (label < 0) & ((voted(features, label, group) if own is None else own) > 0.5)
         start_prototypes(self, context, self.options.heads.warm_start, new)
 
-    def settle(self, context: Context) -> None:
+    def finalise(self, context: Context) -> None:
         """Refit a detector that no loss trains to the tuned features, where it is better."""
         detector, before = detector_of(context.network), remembered(context.network)
         if detector is not None and before is not None:
@@ -162,7 +161,9 @@ class DebGCD(SimGCD):
         total, terms, hard_label = baseline.total, dict(baseline.terms), None
         if "detector" in output:
             scores, y = output["detector"], batch.y.repeat(2)
-            detection, detector_terms = detector_loss(scores[batch.labelled], y, scores[batch.free], options.detector)
+            detection, detector_terms = detector_loss(
+                scores[batch.labelled], y, scores[batch.unlabelled], options.detector
+            )
             total = total + options.detector.weight * detection
             terms |= detector_terms
         if options.ablation.debiased:
@@ -177,10 +178,10 @@ class DebGCD(SimGCD):
         if not self.options.ablation.detector:
             return None
         if "detector" in output:
-            return novelty(output["detector"].detach()[batch.free])
+            return novelty(output["detector"].detach()[batch.unlabelled])
         before = remembered(network)
         assert before is not None
-        return before[batch.image].repeat(batch.views)[batch.free]
+        return before[batch.image].repeat(batch.views)[batch.unlabelled]
 
     def debiased_loss(
         self, output: Output, s: Tensor | None, batch: Batch, progress: Progress
@@ -200,7 +201,7 @@ class DebGCD(SimGCD):
             total = total + supervised
             terms["debiased_labelled"] = supervised
         if switches.unlabelled:
-            logits = output["classifier"].detach()[batch.free]
+            logits = output["classifier"].detach()[batch.unlabelled]
             if s is not None and switches.guidance and debiased.on_side:
                 logits = losses.on_side(logits, s, self.sizes.known)
             taught = losses.hard_labels(
@@ -211,13 +212,13 @@ class DebGCD(SimGCD):
                 temperature,
                 use_consistency=switches.guidance and debiased.consistency,
             )
-            hard_label[batch.free] = taught
+            hard_label[batch.unlabelled] = taught
             weight = None
             if s is not None:
                 certainty = losses.certainty(s)
                 terms["certainty"] = certainty.mean() if len(s) else float("nan")
                 weight = certainty if switches.guidance and debiased.certainty else None
-            unlabelled = losses.learn_hard_labels(student[batch.free], taught, weight, temperature)
+            unlabelled = losses.learn_hard_labels(student[batch.unlabelled], taught, weight, temperature)
             total = total + unlabelled
             terms["debiased_unlabelled"] = unlabelled
         return total, terms, hard_label

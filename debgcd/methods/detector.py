@@ -41,8 +41,8 @@ class DetectorAlone(Method):
 
     def loss(self, network: Network, batch: Batch, progress: Progress) -> Loss:
         scores, options = network(batch.tokens)["detector"], self.options.detector
-        total, terms = detector_loss(scores[batch.labelled], batch.y.repeat(2), scores[batch.free], options)
+        total, terms = detector_loss(scores[batch.labelled], batch.y.repeat(2), scores[batch.unlabelled], options)
         return Loss(options.weight * total, terms)
 
-    def settle(self, context: Context) -> None:
+    def finalise(self, context: Context) -> None:
         settle_centres(self, context, normalize(context.features(), dim=1))

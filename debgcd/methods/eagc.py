@@ -7,7 +7,6 @@ matrices: a ridge regression from the features before training to the mean of th
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -31,8 +30,6 @@ def with_eagc(method: type[Method]) -> type[Method]:
 class EAGC(Method):
     """What EAGC adds to the method that follows it in the order of inheritance; see `with_eagc`."""
 
-    gathers_features: ClassVar[bool] = True
-
     def memory(self, network: Network) -> nn.Module:
         """The method's own, and the references of all images, S and the mean energy."""
         part = nn.Module()
@@ -43,9 +40,9 @@ class EAGC(Method):
         memory.add_module(PART, part)
         return memory
 
-    def begin(self, context: Context) -> None:
+    def before_training(self, context: Context) -> None:
         """The method's own, then references, S and energy from the features of the labelled images before training."""
-        super().begin(context)
+        super().before_training(context)
         features, label = context.features(), context.label
         known, y = features[label >= 0], label[label >= 0]
         buffer = context.network.memory.get_buffer
@@ -68,7 +65,10 @@ class EAGC(Method):
 
         handle = network.register_forward_hook(watch)
         try:
-            return super().loss(network, batch, progress)
+            with network.gathering(
+                len(batch.image), before_heads=True
+            ):  # the gradient of a feature passes by its own row
+                return super().loss(network, batch, progress)
         finally:
             handle.remove()
 
@@ -77,7 +77,7 @@ class EAGC(Method):
         how = self.config.extras
         # A method may ask the network for some views alone; rows come view by view, so the first ones are of those.
         views = len(feature) // len(batch.image)
-        labelled, free = (rows[: len(rows) * views // batch.views] for rows in (batch.labelled, batch.free))
+        labelled, free = (rows[: len(rows) * views // batch.views] for rows in (batch.labelled, batch.unlabelled))
         part = {name: network.memory.get_buffer(f"{PART}.{name}") for name in ("reference", "subspace", "mean_energy")}
         reference = part["reference"][batch.image][labelled % len(batch.image)]
         if len(labelled):

@@ -51,9 +51,10 @@ class GPCOptions(GCDOptions):
 class GPC(GCD):
     """L_rep, and a contrast with the means of a mixture that splits and merges; there are as many categories as Gaussians."""
 
-    about = About("GPC", 2023, "ICCV", "a Gaussian mixture that splits and merges; finds K while it learns")
+    about = About(
+        "GPC", 2023, "ICCV", "a Gaussian mixture that splits and merges; finds K while it learns", finds_k=True
+    )
     Options = GPCOptions
-    finds_k = True
     options: GPCOptions
 
     def memory(self, network: Network) -> nn.Module:
@@ -69,7 +70,7 @@ class GPC(GCD):
     def _most(self) -> int:
         return min(self.options.gpc.most * self.sizes.k, self.sizes.images)
 
-    def epoch(self, context: Context, progress: Progress) -> None:
+    def before_epoch(self, context: Context, progress: Progress) -> None:
         options, network, known = self.options.gpc, context.network, self.sizes.known
         if progress.epoch < options.warmup:
             return
@@ -99,13 +100,11 @@ class GPC(GCD):
         )
         return Loss(total + prototypes, {**terms, "prototypes": prototypes, "gaussians": count.to(total.dtype)})
 
-    def categories(self, network: Network) -> int:
-        return int(network.get_buffer("memory.count"))
-
-    def settle(self, context: Context) -> None:
-        say(f"gpc: {self.categories(context.network)} categories were found, from a first guess of {self.sizes.k}")
+    def finalise(self, context: Context) -> None:
+        count = int(context.network.get_buffer("memory.count"))
+        say(f"gpc: {count} categories were found, from a first guess of {self.sizes.k}")
         feature = context.features()
         unit = normalize(feature, dim=1)
         classifier = context.network.heads["classifier"]
-        classifier.weight = clustered(unit, context.label, self.categories(context.network), self.config).centres
+        classifier.weight = clustered(unit, context.label, count, self.config).centres
         fit_detector(context, feature)

@@ -89,7 +89,7 @@ class InfoSieve(GCD):
         memory.register_buffer("guess", torch.zeros(self.sizes.images, dtype=torch.int64))
         return memory
 
-    def epoch(self, context: Context, progress: Progress) -> None:
+    def before_epoch(self, context: Context, progress: Progress) -> None:
         network, share = context.network, progress.epoch / progress.epochs
         last = max(1, progress.epochs - 1)
         unit = normalize(context.features(), dim=1)

@@ -12,7 +12,7 @@ from debgcd.cluster.kmeans import Clustering, kmeans
 from debgcd.config.schema import Config, Options, option
 from debgcd.methods.base import About, Context, Method
 from debgcd.model.backbone import Cut
-from debgcd.model.heads import Centres
+from debgcd.model.heads import Centres, classifiers
 from debgcd.novelty.base import detector_of
 from debgcd.novelty.distance import DistanceDetector
 from debgcd.system.progress import progress
@@ -47,12 +47,12 @@ class KMeans(Method):
     def heads(self) -> nn.ModuleDict:
         return nn.ModuleDict({"classifier": Centres(self.sizes.width, self.sizes.k)})
 
-    def settle(self, context: Context) -> None:
+    def finalise(self, context: Context) -> None:
         label = context.label
         unit = normalize(context.features(), dim=1)
         found = clustered(unit, torch.full_like(label, -1), self.sizes.k, self.config)
         order = known_first(found.assignment, label, self.sizes.k, self.sizes.known)
-        self.prototypes(context.network).copy_(found.centres[order])
+        fill_centres(context, found.centres[order])
 
 
 class SemiSupervisedKMeans(KMeans):
@@ -68,7 +68,7 @@ class SemiSupervisedKMeans(KMeans):
         heads["detector"] = DistanceDetector(self.sizes.width, self.sizes.known)
         return heads
 
-    def settle(self, context: Context) -> None:
+    def finalise(self, context: Context) -> None:
         feature = context.features()
         settle_centres(self, context, normalize(feature, dim=1))
         fit_detector(context, feature)
@@ -76,8 +76,12 @@ class SemiSupervisedKMeans(KMeans):
 
 def settle_centres(method: Method, context: Context, unit: Tensor) -> None:
     """Categories by semi-supervised k-means over all training images' features: unit (N, width), unit rows."""
-    centres = clustered(unit, context.label, method.sizes.k, method.config).centres
-    method.prototypes(context.network).copy_(centres)
+    fill_centres(context, clustered(unit, context.label, method.sizes.k, method.config).centres)
+
+
+def fill_centres(context: Context, centres: Tensor) -> None:
+    """Make these the categories: centres (K, width)."""
+    classifiers(context.network.heads)["classifier"].weight.copy_(centres)
 
 
 def fit_detector(context: Context, feature: Tensor) -> None:

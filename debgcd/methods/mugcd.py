@@ -58,7 +58,7 @@ class MuGCD(Method):
     def memory(self, network: Network) -> nn.Module:
         return Teacher(network)
 
-    def begin(self, context: Context) -> None:
+    def before_training(self, context: Context) -> None:
         start_prototypes(self, context, self.options.heads.warm_start)
         _teacher(context.network).follow(context.network, momentum=0.0)
 
@@ -82,7 +82,7 @@ class MuGCD(Method):
         }
         return Loss(total, terms)
 
-    def stepped(self, network: Network, progress: Progress) -> None:
+    def after_step(self, network: Network, progress: Progress) -> None:
         momentum = losses.momentum(progress.share, self.options.momentum.base, self.options.momentum.end)
         _teacher(network).follow(network, momentum)
 

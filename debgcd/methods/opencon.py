@@ -18,9 +18,9 @@ from debgcd.config import schedules
 from debgcd.config.schedules import Progress
 from debgcd.config.schema import Options, option
 from debgcd.data.sampler import stream_seed
-from debgcd.methods.base import About, Batch, Context, Loss, Method, head_weight
+from debgcd.methods.base import About, Batch, Context, Loss, Method
 from debgcd.methods.simgcd import WarmStart, warm_prototypes
-from debgcd.model.heads import Projection
+from debgcd.model.heads import Classifier, Projection
 from debgcd.model.network import Network
 
 
@@ -54,10 +54,8 @@ class OpenConOptions(Options):
     opencon: OpenConObjective = OpenConObjective()
 
 
-class NearestPrototype(nn.Module):
+class NearestPrototype(Classifier):
     """Cosines of the projected feature to prototypes that no gradient trains."""
-
-    weight: Tensor
 
     def __init__(self, projection: Projection, categories: int):
         super().__init__()
@@ -84,11 +82,11 @@ class OpenCon(Method):
     def memory(self, network: Network) -> nn.Module:
         """Where the prototypes are after the step."""
         memory = nn.Module()
-        memory.register_buffer("moved", torch.zeros_like(head_weight(network, "classifier")))
+        memory.register_buffer("moved", torch.zeros_like(network.get_buffer("heads.classifier.weight")))
         return memory
 
-    def begin(self, context: Context) -> None:
-        weight = head_weight(context.network, "classifier")
+    def before_training(self, context: Context) -> None:
+        weight = context.network.get_buffer("heads.classifier.weight")
         if "classifier" in context.given:
             return
         generator = torch.Generator().manual_seed(stream_seed(self.config.seed, "opencon") % 2**63)
@@ -104,12 +102,12 @@ class OpenCon(Method):
 
     def loss(self, network: Network, batch: Batch, progress: Progress) -> Loss:
         options, known, images = self.options.opencon, self.sizes.known, len(batch.image)
-        z, weight = network(batch.tokens)["projection"], head_weight(network, "classifier").clone()
+        z, weight = network(batch.tokens)["projection"], network.get_buffer("heads.classifier.weight").clone()
         cosines = linear(z[:images], weight)  # of the first views, as in the public code
-        labelled, free = batch.labelled[: len(batch.y)], batch.free[: len(batch.free) // 2]
+        labelled, free = batch.labelled[: len(batch.y)], batch.unlabelled[: len(batch.unlabelled) // 2]
         new = losses.looks_new(cosines, labelled, free, known, options.known_share)
         y = cosines.argmax(1).index_copy(0, labelled, batch.y)
-        unlabelled = losses.info_nce(z[batch.free], options.unlabelled_temperature)
+        unlabelled = losses.info_nce(z[batch.unlabelled], options.unlabelled_temperature)
         supervised = losses.supervised_contrastive(z[batch.labelled], batch.y, options.labelled_temperature)
         among_new = losses.contrastive_among(z @ z.T, y, new, options.new_temperature)
         prior = torch.ones(self.sizes.k, device=z.device, dtype=z.dtype)
@@ -128,5 +126,5 @@ class OpenCon(Method):
         }
         return Loss(total + options.divergence_weight * divergence, terms)
 
-    def stepped(self, network: Network, progress: Progress) -> None:
-        head_weight(network, "classifier").copy_(network.get_buffer("memory.moved"))
+    def after_step(self, network: Network, progress: Progress) -> None:
+        network.get_buffer("heads.classifier.weight").copy_(network.get_buffer("memory.moved"))

@@ -54,10 +54,10 @@ class ORCA(Method):
         memory.register_buffer("margin", torch.zeros(()))
         return memory
 
-    def begin(self, context: Context) -> None:
+    def before_training(self, context: Context) -> None:
         start_prototypes(self, context, self.options.heads.warm_start)
 
-    def epoch(self, context: Context, progress: Progress) -> None:
+    def before_epoch(self, context: Context, progress: Progress) -> None:
         """ū over all unlabelled images, as the network stands."""
         options, network = self.options.orca, context.network
         free = context.features()[context.label < 0]

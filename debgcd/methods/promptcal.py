@@ -65,10 +65,11 @@ class Memory(nn.Module):
 class PromptCAL(GCD):
     """GCD with prompts; in the second stage against a teacher, and with agreed neighbours as further positives."""
 
-    about = About("PromptCAL", 2023, "CVPR", "prompts in every block; positives from a graph of agreed neighbours")
+    about = About(
+        "PromptCAL", 2023, "CVPR", "prompts in every block; positives from a graph of agreed neighbours", needs_vit=True
+    )
     Options = PromptCALOptions
     cut = Cut(tuned=1, early="prompts of its blocks")
-    needs_vit = True
     options: PromptCALOptions
 
     @classmethod
@@ -93,7 +94,7 @@ class PromptCAL(GCD):
     def memory(self, network: Network) -> nn.Module:
         return Memory(network, self.options.promptcal.memory, self.sizes.width // 2)
 
-    def begin(self, context: Context) -> None:
+    def before_training(self, context: Context) -> None:
         Memory.of(context.network).teacher.follow(context.network, 0.0)  # the network may come from another run
 
     def _neighbour_weight(self, progress: Progress) -> float | None:
@@ -142,11 +143,11 @@ class PromptCAL(GCD):
         total = (1 - base.supervised_weight) * unsupervised + base.supervised_weight * supervised
         return total, {"info_nce": nce, "supervised_contrastive": supervised, "neighbours": near}
 
-    def stepped(self, network: Network, progress: Progress) -> None:
+    def after_step(self, network: Network, progress: Progress) -> None:
         momentum = self.options.promptcal.momentum if self._neighbour_weight(progress) is not None else 0.0
         Memory.of(network).teacher.follow(network, momentum)
 
-    def settle(self, context: Context) -> None:
+    def finalise(self, context: Context) -> None:
         feature = context.features().chunk(2, 1)[0]
         settle_centres(self, context, normalize(feature, dim=1))
         fit_detector(context, feature)

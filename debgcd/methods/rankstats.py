@@ -46,7 +46,7 @@ class RankStats(Method):
     def heads(self) -> nn.ModuleDict:
         return nn.ModuleDict({"classifier": Prototypes(self.sizes.width, self.sizes.k)})
 
-    def begin(self, context: Context) -> None:
+    def before_training(self, context: Context) -> None:
         start_prototypes(self, context, self.options.heads.warm_start)
 
     def loss(self, network: Network, batch: Batch, progress: Progress) -> Loss:
@@ -55,9 +55,9 @@ class RankStats(Method):
         logits, temperature = output["classifier"], options.temperature
         known = logits[:, : self.sizes.known]
         supervised = losses.supervised(known[batch.labelled[: len(batch.y)]], batch.y, temperature)
-        first_views = batch.free[: len(batch.free) // 2]
+        first_views = batch.unlabelled[: len(batch.unlabelled) // 2]
         same = losses.same_ranks(output.feature[first_views], options.top)
-        pairs = losses.pairwise_agreement(logits[batch.free], same, temperature)
+        pairs = losses.pairwise_agreement(logits[batch.unlabelled], same, temperature)
         consistency = losses.view_consistency(known, temperature) + losses.view_consistency(logits, temperature)
         weight = options.consistency_weight * losses.ramp(progress.of_ramp(options.ramp))
         terms: dict[str, Tensor | float] = {

@@ -13,9 +13,9 @@ from debgcd.cluster.prototypes import prototypes
 from debgcd.config import schedules
 from debgcd.config.schedules import Progress
 from debgcd.config.schema import Options, option
-from debgcd.methods.base import About, Batch, Context, Loss, Method, head_weight
+from debgcd.methods.base import About, Batch, Context, Loss, Method
 from debgcd.methods.gcd import ContrastOptions, ProjectionOptions, representation
-from debgcd.model.heads import Prototypes
+from debgcd.model.heads import Prototypes, classifiers
 from debgcd.model.network import Network, Output
 from debgcd.system.progress import progress as bar
 
@@ -65,7 +65,7 @@ class SimGCD(Method):
         classifier = Prototypes(self.sizes.width, self.sizes.k)
         return nn.ModuleDict({"classifier": classifier, "projection": self.options.heads.projection(self.sizes.width)})
 
-    def begin(self, context: Context) -> None:
+    def before_training(self, context: Context) -> None:
         start_prototypes(self, context, self.options.heads.warm_start)
 
     def loss(self, network: Network, batch: Batch, progress: Progress) -> Loss:
@@ -103,17 +103,16 @@ def start_prototypes(method: Method, context: Context, warm: bool, new: Tensor |
 
     new: (N,) which images look new, if that was asked; see `prototypes`.
     """
-    network = context.network
-    there = [name for name in method.per_category if name in network.heads]
-    given = [name for name in there if name in context.given]
+    heads = classifiers(context.network.heads)
+    given = [head for name, head in heads.items() if name in context.given]
     if given:  # all classifiers must number the categories alike
-        start = head_weight(network, given[0]).clone()
+        start = given[0].weight.clone()
     elif warm:
         start = warm_prototypes(method, context, new)
     else:
         return
-    for name in there:
-        head_weight(network, name).copy_(start)
+    for head in heads.values():
+        head.weight.copy_(start)
 
 
 def warm_prototypes(method: Method, context: Context, new: Tensor | None = None) -> Tensor:

@@ -56,19 +56,14 @@ class SPTNet(SimGCD):
         prompts = PixelPrompts(config.views.crop, how.patch or own, how.frame, border, how.rate)
         return Prompted(backbone, prompts)
 
-    def _prompts_learn(self, progress: Progress) -> bool:
-        return progress.step // self.options.prompts.period % 2 == 0
-
-    def learns(self, progress: Progress) -> tuple[str, ...]:
-        blocks = range(self.config.backbone.tuned_blocks or 0)
-        if self._prompts_learn(progress):
-            return (f"tail.{len(blocks)}.",)
-        return ("heads.", *(f"tail.{i}." for i in blocks))
-
     def loss(self, network: Network, batch: Batch, progress: Progress) -> Loss:
         backbone = network.backbone
         assert isinstance(backbone, Prompted)
-        backbone.prompts.requires_grad_(self._prompts_learn(progress))  # else the trunk would keep what only they need
+        # The prompts, or everything else; prompts that need no gradient also spare the trunk's activations.
+        prompts_learn = progress.step // self.options.prompts.period % 2 == 0
+        for parameter in network.trained().values():
+            parameter.requires_grad_(not prompts_learn)
+        backbone.prompts.requires_grad_(prompts_learn)
         tokens = batch.tokens.clone()
         tokens[: len(tokens) // 2, 3] = 0  # first views are plain
         return self.baseline_loss(network(tokens), batch, progress)

@@ -20,7 +20,7 @@ from debgcd.config.schedules import Progress
 from debgcd.config.schema import Options, option
 from debgcd.data.views import PLAIN, SMALL, Kinds
 from debgcd.methods.base import About, Batch, Context, Loss, Method
-from debgcd.model.heads import Projection, Prototypes, merged
+from debgcd.model.heads import Classifier, Projection, Prototypes, merged
 from debgcd.model.network import Network, Output
 
 
@@ -53,7 +53,7 @@ class UNOHeads(nn.Module):
 
     def __init__(self, width: int, k: int, known: int, options: UNOHeadOptions):
         super().__init__()
-        self.known = Prototypes(width, known)
+        self.known, self.over = Prototypes(width, known), options.over
         sizes = [k - known, options.over * (k - known)]
         shape = (width, options.hidden, options.projection_width, 2)
         self.projections = nn.ModuleList(Projection(*shape) for _ in range(2 * options.count))
@@ -69,7 +69,7 @@ class UNOHeads(nn.Module):
         return torch.stack([torch.cat([known, *said[i : i + 2]], 1) for i in range(0, len(said), 2)], 1)
 
 
-class BestHead(nn.Module):
+class BestHead(Classifier):
     """The classifier that answers: the one of the heads with the lowest loss."""
 
     def __init__(self, heads: UNOHeads):
@@ -83,6 +83,23 @@ class BestHead(nn.Module):
         best = self.get_buffer("best").view(1) % len(said)  # a file may hold any number
         # all of them and then one: which one is a number on the device, and in ONNX a constant
         return torch.cat([heads.known(feature), torch.stack(said, 1).index_select(1, best).squeeze(1)], 1)
+
+    def prototypes(self) -> Tensor:
+        """Known classes lie in the feature's space, new categories in that of the best head's projection."""
+        heads = self._heads[0]
+        new = heads.new[2 * int(self.get_buffer("best"))]
+        assert isinstance(new, Prototypes)
+        return torch.block_diag(*(normalize(head.weight, dim=1) for head in (heads.known, new)))
+
+    def merge(self, images: NDArray[np.int64], groups: list[list[int]]) -> None:
+        heads = self._heads[0]
+        known = len(heads.known.weight)
+        new = [[i - known for i in group] for group in groups[known:]]
+        for i, head in enumerate(heads.new):
+            assert isinstance(head, Prototypes)
+            rows = head.weight
+            # an over-clustering head is of no use any more; it keeps as many rows as its shape says
+            rows.data = rows.data[: heads.over * len(new)] if i % 2 else merged(rows.data, images[known:], new)
 
 
 class UNO(Method):
@@ -103,10 +120,10 @@ class UNO(Method):
         memory.register_buffer("sums", torch.zeros(self.options.heads.count))
         return memory
 
-    def epoch(self, context: Context, progress: Progress) -> None:
+    def before_epoch(self, context: Context, progress: Progress) -> None:
         context.network.get_buffer("memory.sums").zero_()
 
-    def stepped(self, network: Network, progress: Progress) -> None:
+    def after_step(self, network: Network, progress: Progress) -> None:
         """The best head is the last whole epoch's; before there is one, the best so far."""
         done = progress.step + 1
         if done <= progress.steps_per_epoch or done % progress.steps_per_epoch == 0:
@@ -125,7 +142,7 @@ class UNO(Method):
         """Mean over the six pairs of a large crop, whose assignment is the target, and another crop: (H, 4B, C) -> (H,)."""
         options = self.options.uno
         large, small = logits.split(2 * len(batch.image), 1)
-        labelled, free = batch.labelled[: 2 * len(batch.y)], batch.free[: len(batch.free) // 2]
+        labelled, free = batch.labelled[: 2 * len(batch.y)], batch.unlabelled[: len(batch.unlabelled) // 2]
         targets = losses.swapped_targets(large, labelled, free, batch.y, options.iterations, options.epsilon)
         both = targets.unflatten(1, (2, -1)).mean(1).repeat(1, 2, 1)  # a small crop learns from either large one
         swapped = losses.swapped(large, targets, options.temperature)
@@ -133,17 +150,3 @@ class UNO(Method):
 
     def scores(self, output: Output) -> dict[str, Tensor]:
         return {"gcd": (output["classifier"] / self.options.uno.temperature).softmax(1)}
-
-    def prototypes(self, network: Network) -> Tensor:
-        """Known classes lie in the feature's space, new categories in that of the best head's projection."""
-        best = int(network.get_buffer("heads.classifier.best"))
-        names = ("heads.heads.known.weight", f"heads.heads.new.{2 * best}.weight")
-        return torch.block_diag(*(normalize(network.get_parameter(name), dim=1) for name in names))
-
-    def merge(self, network: Network, images: NDArray[np.int64], groups: list[list[int]]) -> None:
-        known, options = self.sizes.known, self.options.heads
-        new = [[i - known for i in group] for group in groups[known:]]
-        for i in range(2 * options.count):
-            rows = network.get_parameter(f"heads.heads.new.{i}.weight")
-            # an over-clustering head is of no use any more; it keeps as many rows as its shape says
-            rows.data = rows.data[: options.over * len(new)] if i % 2 else merged(rows.data, images[known:], new)

@@ -71,7 +71,7 @@ class XCon(GCD):
         memory.register_buffer("part", torch.zeros(self.sizes.images, dtype=torch.int64))
         return memory
 
-    def begin(self, context: Context) -> None:
+    def before_training(self, context: Context) -> None:
         parts = min(self.options.experts.count, len(context.label))
         unit = normalize(context.features(), dim=1)
         found = clustered(unit, torch.full_like(context.label, -1), parts, self.config).assignment

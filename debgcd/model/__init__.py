@@ -7,6 +7,7 @@
 - `weights`: the hub's format, and DINO's own files
 - `load`: name -> backbone
 - `heads`: prototypes, projections, centres
+- `optimiser`: what training asks of an optimiser; SGD, and the learning rate
 - `network`: backbone, heads and memory together; the EMA teacher; a queue
 - `prompts`: what learns before the trunk
 """

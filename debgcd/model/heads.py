@@ -11,7 +11,21 @@ from torch.nn.functional import gelu, linear, normalize
 from debgcd.data.sampler import stream_seed
 
 
-class Prototypes(nn.Module):
+class Classifier(nn.Module):
+    """A head that scores K categories: (N, width) -> (N, K). All classifiers of a network number the categories alike."""
+
+    weight: Tensor  # (K, ...), a row per category
+
+    def prototypes(self) -> Tensor:
+        """One direction per category: (K, ...)."""
+        return self.weight
+
+    def merge(self, images: NDArray[np.int64], groups: list[list[int]]) -> None:
+        """Keep one category per group of categories; images: (K,) how many are in each."""
+        self.weight.data = merged(self.weight.data, images, groups)
+
+
+class Prototypes(Classifier):
     """Eq. 1 and 8 before the softmax: cosines between the feature and K unit-length prototypes.
 
     The weight's length is free and does nothing, as under weight normalisation with the gain fixed at 1.
@@ -30,13 +44,11 @@ class Prototypes(nn.Module):
         return linear(normalize(feature, dim=1), normalize(self.weight, dim=1))
 
 
-class Centres(nn.Module):
+class Centres(Classifier):
     """The classifier of a clustering: minus half the squared distance of the unit-length feature to K centres.
 
-    On unit-length centres this is the cosine less one, so that its probabilities compare with those of prototypes.
+    On unit-length centres this is the cosine minus one, so that its probabilities compare with those of prototypes.
     """
-
-    weight: Tensor
 
     def __init__(self, width: int, categories: int):
         super().__init__()
@@ -101,18 +113,22 @@ class Part(nn.Module):
         super().__init__()
         self.head, self.start, self.end = head, start, end
 
-    @property
-    def weight(self) -> Tensor:
-        found = self.head.weight
-        assert isinstance(found, Tensor)
-        return found
-
     def reset(self, generator: torch.Generator) -> None:
         assert isinstance(self.head, MLP | PrototypeProjection)
         self.head.reset(generator)
 
     def forward(self, feature: Tensor) -> Tensor:
         return self.head(feature[:, self.start : self.end])
+
+
+def whole_heads(heads: nn.ModuleDict) -> dict[str, nn.Module]:
+    """The heads by name, each without the `Part` around it."""
+    return {name: head.head if isinstance(head, Part) else head for name, head in heads.items()}
+
+
+def classifiers(heads: nn.ModuleDict) -> dict[str, Classifier]:
+    """The heads with a row of weights per category, by name."""
+    return {name: head for name, head in whole_heads(heads).items() if isinstance(head, Classifier)}
 
 
 def squared_distance(points: Tensor, centres: Tensor) -> Tensor:

@@ -73,11 +73,12 @@ class Network(nn.Module):
         The rows are whole views, and come in the order that they have in the global batch. before_heads: features are
         gathered and every rank runs the heads on all of them, for those who change the feature's gradient.
         """
+        outer = self._batch, self._before_heads
         self._batch, self._before_heads = images if distributed.count() > 1 else None, before_heads
         try:
             yield
         finally:
-            self._batch = None
+            self._batch, self._before_heads = outer
 
     def from_feature(self, feature: Tensor, heads: Collection[str]) -> Output:
         """The heads alone."""

@@ -14,14 +14,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from debgcd import losses
-from debgcd.model.heads import Part
+from debgcd.model.heads import whole_heads
 from debgcd.model.network import Network
 
+DETECTOR = "detector"  # the name of the head
 EXCEED = 0.05  # share of the labelled images above the threshold of a detector without a calibration
 
 
 @dataclass(frozen=True)
-class Novel:
+class NoveltyThreshold:
     """The novelty above which an image looks new, chosen without new labels, and its estimated error rates."""
 
     above: float
@@ -59,15 +60,14 @@ class Detector(nn.Module):
         """Fill it from the tuned features after the last step; before: (N,) novelty of the same images after `fit`."""
         self.fit(feature, label, group)
 
-    def threshold(self) -> Novel | None:
+    def threshold(self) -> NoveltyThreshold | None:
         """Its own calibration; None: the threshold comes from labelled images (`exceeded_by_few`)."""
         return None
 
 
 def detector_of(network: Network) -> Detector | None:
     """The detector of a network, also one on a part of the feature; None if it has none."""
-    head = dict(network.heads.items()).get("detector")
-    head = head.head if isinstance(head, Part) else head
+    head = whole_heads(network.heads).get(DETECTOR)
     return head if isinstance(head, Detector) else None
 
 
@@ -86,7 +86,7 @@ def remembered(network: Network) -> Tensor | None:
     return getattr(network.memory, "novelty", None)
 
 
-def exceeded_by_few(labelled: NDArray[np.float32]) -> Novel | None:
+def exceeded_by_few(labelled: NDArray[np.float32]) -> NoveltyThreshold | None:
     """The novelty that one in twenty labelled images exceeds; labelled: (L,) their novelty; None if there are none.
 
     If these images trained the detector, known images that it never saw exceed the threshold more often.
@@ -94,4 +94,4 @@ def exceeded_by_few(labelled: NDArray[np.float32]) -> Novel | None:
     if not len(labelled):
         return None
     above = float(np.quantile(labelled, 1 - EXCEED))
-    return Novel(above, float((labelled > above).mean()))
+    return NoveltyThreshold(above, float((labelled > above).mean()))

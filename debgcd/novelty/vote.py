@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from debgcd.errors import UsageError
-from debgcd.novelty.base import Detector, Novel
+from debgcd.novelty.base import Detector, NoveltyThreshold
 
 AXES = 128  # principal axes in which neighbours are sought; the remaining ones are mostly noise
 VOTERS = 60  # nearest images that vote
@@ -138,10 +138,10 @@ class Neighbours(Detector):
         """Novelty, the probability that an unlabelled image is new: (N, width) -> (N,)."""
         return interpolate(self.vote(feature.float()), self.curve)
 
-    def threshold(self) -> Novel:
+    def threshold(self) -> NoveltyThreshold:
         """½, because the vote is calibrated, with its estimated errors and the share of new images."""
         new, low, high, error_known, error_new = self.share.tolist()
-        return Novel(0.5, error_known, error_new, new, low, high)
+        return NoveltyThreshold(0.5, error_known, error_new, new, low, high)
 
 
 def voted(feature: Tensor, label: Tensor, group: Tensor | None = None) -> Tensor:

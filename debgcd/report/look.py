@@ -21,6 +21,7 @@ from debgcd.data.image.crop import Picture
 from debgcd.data.sampler import Draws
 from debgcd.data.scan import scan
 from debgcd.errors import DataError
+from debgcd.model.heads import classifiers
 from debgcd.report.trust import Evidence, Floats, Ids, category_means, trust
 from debgcd.review.log import reviewed_predictions
 from debgcd.run.categories import Category, living
@@ -132,7 +133,7 @@ def _ask(run: Run, there: Ids, cache: Path) -> tuple[Tensor, dict[str, Ids], Ids
     other_view: list[Tensor] = []
     with progress("looking at the images") as report:
         for tokens in setup.tokens.centre(images):
-            output = network(tokens, {*method.answers, *method.per_category})
+            output = network(tokens, {*method.answers, *classifiers(network.heads)})
             feature.append(normalize(output.feature, dim=1).cpu())
             for name, p in list(method.scores(output).items())[1:]:
                 others.setdefault(name, []).append(p.argmax(1).cpu())

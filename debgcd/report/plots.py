@@ -18,6 +18,7 @@ from debgcd.errors import DataError, UsageError
 from debgcd.estimate import from_run
 from debgcd.infer.infer import features, infer
 from debgcd.model.vit import VitBackbone
+from debgcd.novelty.base import DETECTOR
 from debgcd.report.describe import project
 from debgcd.review.log import reviewed_predictions
 from debgcd.run.directory import Run
@@ -202,7 +203,7 @@ def novelty(figure: Figure, runs: Sequence[Run], cache: Path) -> None:
             continue
         setup = open_setup(run, run.manifest, cache)
         source = fresh_tokens(run.config, manifest, setup.network.backbone, manifest.test_rows)
-        found = infer(setup.network, setup.method, source.centre(np.arange(len(truth))), setup.method.detectors)
+        found = infer(setup.network, setup.method, source.centre(np.arange(len(truth))), (DETECTOR,))
         assert found.novelty is not None
         _two(axes[1], found.novelty[truth >= 0], (truth >= known)[truth >= 0], f"{title_of(run)}, test")
 

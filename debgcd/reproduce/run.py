@@ -78,7 +78,7 @@ def plan(wish: Wish) -> Plan:
         true_k[name] = classes_of(manifest)
         k = _estimated(wish, name) if wish.experiment.estimated_k else classes_of(manifest)
         for row, config in rows[name].items():
-            own = "k" in wish.experiment.rows[row] or METHODS[config.method].finds_k
+            own = "k" in wish.experiment.rows[row] or METHODS[config.method].about.finds_k
             chosen = config if own else replace(config, k=k)
             cells += [cell(row, seed, images, chosen, wish.out) for seed in range(wish.seeds)]
     return Plan(tuple(cells), true_k, tuple(missing))
@@ -153,7 +153,7 @@ def _rows(wish: Wish, name: str) -> dict[str, Config]:
     rows = {}
     for row, values in wish.experiment.rows.items():
         method = values.get("method", "debgcd")
-        if wish.scale == "small" and METHODS[method].needs_vit:
+        if wish.scale == "small" and METHODS[method].about.needs_vit:
             say(f"{name}: no row {row} at small scale, because {method} needs a ViT")
             continue
         if wish.scale == "full":

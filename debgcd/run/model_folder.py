@@ -25,9 +25,10 @@ from debgcd.errors import DataError, UsageError
 from debgcd.methods import METHODS, create
 from debgcd.methods.base import Method, Sizes
 from debgcd.model.backbone import pick_device, pick_precision
+from debgcd.model.heads import classifiers
 from debgcd.model.load import load_backbone
 from debgcd.model.network import Network
-from debgcd.novelty.base import Novel
+from debgcd.novelty.base import DETECTOR, NoveltyThreshold
 from debgcd.run.categories import RESTORE, Category, read_categories
 from debgcd.system.files import new_folder, read_json, write_json, write_text
 from debgcd.system.machine import versions
@@ -49,7 +50,7 @@ class Model:
     images: int  # that it was trained on
     sha256: str  # of its tensors
     labels: tuple[Label, ...] | None = None  # of the known classes, as given in Python; None: the ids
-    novel: Novel | None = None  # None without a detector
+    novel: NoveltyThreshold | None = None  # None without a detector
 
 
 def save_model(
@@ -59,7 +60,7 @@ def save_model(
     categories: Sequence[Category],
     images: int,
     labels: Sequence[Label] | None = None,
-    novel: Novel | None = None,
+    novel: NoveltyThreshold | None = None,
     labelled: int | None = None,
     scores: Mapping[str, Any] | None = None,
 ) -> None:
@@ -96,7 +97,7 @@ def load_model(folder: Path, *, backbone: str | None, cache: Path, device: str =
         for name in ("known", "images"):
             if type(facts[name]) is not int or facts[name] < 0:
                 raise ValueError(f"{name} in config.json must be a whole number, not {facts[name]!r:.50}")
-        novel = None if facts.get("novel") is None else Novel(**facts["novel"])
+        novel = None if facts.get("novel") is None else NoveltyThreshold(**facts["novel"])
         categories = read_categories(folder, facts["known"])
         tensors = _read_tensors(folder, facts["sha256"])
         config = configuration.from_dict(facts["config"], where=str(folder / "config.json"))
@@ -141,11 +142,11 @@ def load_model(folder: Path, *, backbone: str | None, cache: Path, device: str =
     return Model(network, method, config, categories, facts["images"], facts["sha256"], labels, novel)
 
 
-def read_novel(folder: Path) -> Novel | None:
+def read_novel(folder: Path) -> NoveltyThreshold | None:
     """What a model folder says about images that look new."""
     try:
         found = read_json(folder / "config.json").get("novel")
-        return None if found is None else Novel(**found)
+        return None if found is None else NoveltyThreshold(**found)
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise DataError(f"{folder / 'config.json'} cannot be read ({error}); {RESTORE}") from error
 
@@ -202,7 +203,7 @@ def start_from(
     )
     if lost:
         raise DataError(f"the run starts from the model in {folder}, which has no fitting {lost[0]}; choose another")
-    others = set() if there == list(classes) else {*method.answers, *method.per_category, *method.detectors}
+    others = set() if there == list(classes) else {*method.answers, *classifiers(network.heads), DETECTOR}
     heads = {name: {f"heads.{name}.{key}" for key in head.state_dict()} for name, head in network.heads.items()}
     given = frozenset(name for name, parts in heads.items() if parts <= same and name not in others)
     for name, value in own.items():

@@ -20,7 +20,7 @@ from debgcd.system.files import csv_cell, csv_field
 from debgcd.system.optional import optional
 
 if TYPE_CHECKING:
-    from debgcd.novelty.base import Novel
+    from debgcd.novelty.base import NoveltyThreshold
 
 TOP = 3  # categories listed per image
 
@@ -58,7 +58,7 @@ class Inference:
 
 
 def prediction_table(
-    paths: Sequence[Picture], inference: Inference, categories: Sequence[Category], novel: Novel | None
+    paths: Sequence[Picture], inference: Inference, categories: Sequence[Category], novel: NoveltyThreshold | None
 ) -> Table:
     """The table of these images; looks_new is empty without a novelty score or a threshold for it."""
     ids = np.array([category.merged_into or category.id for category in categories], object)

@@ -6,7 +6,6 @@
 - `disk_space`: whether bank, checkpoints and model fit on their disks
 - `setup`: network, method and tokens of a run; the features it starts from
 - `loop`: Algorithm 1: one step, and the loop around it
-- `optimiser`: SGD, its groups, its learning rate
 - `callbacks`: beside the steps: log, evaluation, watch over health, checkpoints
 - `checkpoint`: save, resume, keep the best
 - `evaluation`: the network against the truth

@@ -25,7 +25,8 @@ from torch.nn.functional import normalize
 from debgcd.data.manifest import Manifest
 from debgcd.errors import DataError
 from debgcd.evaluate import score
-from debgcd.novelty.base import remembered
+from debgcd.model.optimiser import Optimiser
+from debgcd.novelty.base import DETECTOR, remembered
 from debgcd.run.directory import Run
 from debgcd.system import distributed
 from debgcd.system.files import named_errors, parse_json, read_json, write_bytes, write_json
@@ -33,7 +34,6 @@ from debgcd.system.optional import optional
 from debgcd.system.progress import Report, say
 from debgcd.train import checkpoint
 from debgcd.train.evaluation import evaluate_during_training
-from debgcd.train.optimiser import SGD
 from debgcd.train.setup import Setup
 from debgcd.train.stop import Interrupted
 
@@ -111,7 +111,7 @@ class Evaluate(Callback):
 class Checkpoints(Callback):
     """A checkpoint every `run.checkpoint_every` steps, and where the run is asked to stop; the last step's is the loop's."""
 
-    def __init__(self, run: Run, setup: Setup, optimiser: SGD | None, digest: str, stop: threading.Event):
+    def __init__(self, run: Run, setup: Setup, optimiser: Optimiser | None, digest: str, stop: threading.Event):
         self._run, self._setup, self._optimiser, self._digest, self._stop = run, setup, optimiser, digest, stop
 
     def after_step(self, done: Done) -> bool:
@@ -301,7 +301,7 @@ class Watch(Callback):
 
     def _judge(self, signs: Signs) -> str | None:
         free = int((self._setup.label < 0).sum())
-        return problem(signs, self._seen.get(0, signs), int(self._setup.held.sum()), min(free, IMAGES))
+        return problem(signs, self._seen.get(0, signs), int(self._setup.held_out.sum()), min(free, IMAGES))
 
     def go_back(self) -> None:
         """Return the network to the best state seen."""
@@ -326,14 +326,14 @@ class Watch(Callback):
         """Rank 0 looks at the features that all ranks compute."""
         count = len(self._setup.label)
         some = np.unique(np.linspace(0, count - 1, min(count, IMAGES)).astype(np.int64))
-        rows = np.union1d(some, np.flatnonzero(self._setup.held))
+        rows = np.union1d(some, np.flatnonzero(self._setup.held_out))
         feature = self._setup.features_of(rows)
         return Signs(**distributed.from_rank0(lambda: asdict(self._seen_in(feature, rows))))
 
     @torch.no_grad()
     def _seen_in(self, feature: Tensor, rows: NDArray[np.int64]) -> Signs:
         setup, method, network = self._setup, self._setup.method, self._setup.network
-        learned = set(method.detectors) & network.learning
+        learned = {DETECTOR} & network.learning
         asked = learned if method.clusters else {*method.answers, *learned}
         output = network.from_feature(feature, asked)
         free = torch.from_numpy(setup.label[rows] < 0).to(feature.device)
@@ -343,7 +343,7 @@ class Watch(Callback):
         if not method.clusters:
             category = next(iter(method.scores(output).values())).argmax(1)
             largest = float(torch.bincount(category[free], minlength=1).amax() / free.sum().clamp_min(1))
-            held = torch.from_numpy(setup.held[rows]).to(feature.device)
+            held = torch.from_numpy(setup.held_out[rows]).to(feature.device)
             if held.any():
                 truth = torch.from_numpy(setup.label[rows]).to(feature.device)
                 accuracy = float((category == truth)[held].double().mean())

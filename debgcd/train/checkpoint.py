@@ -23,9 +23,9 @@ from torch import Tensor
 
 from debgcd.errors import DataError
 from debgcd.model.network import Network
+from debgcd.model.optimiser import SGD, Optimiser
 from debgcd.system import distributed
 from debgcd.system.files import named_errors, new_folder, read_json, write_json
-from debgcd.train.optimiser import SGD
 
 TENSORS, FACTS = "state.safetensors", "state.json"
 
@@ -39,22 +39,24 @@ class State:
     facts: dict[str, Any] = field(default_factory=dict)
 
 
-def save(folder: Path, step: int, network: Network, optimiser: SGD | None, keep: int, digest: str) -> None:
+def save(folder: Path, step: int, network: Network, optimiser: Optimiser | None, keep: int, digest: str) -> None:
     """Write the state after `step` steps, then delete all but the newest `keep` checkpoints; `digest` is the run's.
 
     optimiser: None for a method that does not train.
     """
     if distributed.rank():
         return
-    tensors = network.state() | network.remembered()
-    if optimiser is not None:
-        momentum = {name: optimiser.state[p].get("momentum_buffer") for name, p in network.trained().items()}
-        tensors |= {f"momentum.{name}": value for name, value in momentum.items() if value is not None}
-    write(folder, State(step, tensors, {"digest": digest, "tensors": len(tensors)}))
+    tensors, kept = network.state() | network.remembered(), _optimiser_state(network, optimiser)
+    numbers = {name: value for name, value in kept.items() if not isinstance(value, Tensor)}
+    tensors |= {name: value for name, value in kept.items() if isinstance(value, Tensor)}
+    facts: dict[str, Any] = {"digest": digest, "tensors": len(tensors)}
+    if _kind(optimiser) is not None:
+        facts |= {"optimiser": _kind(optimiser), "numbers": numbers}
+    write(folder, State(step, tensors, facts))
     prune(folder, keep)
 
 
-def resume(folder: Path, network: Network, optimiser: SGD | None, digest: str) -> int | None:
+def resume(folder: Path, network: Network, optimiser: Optimiser | None, digest: str) -> int | None:
     """Load the newest checkpoint and return its step; None if there is none yet. Refuses one of another `digest`."""
     saved = _newest(folder)
     if not saved:
@@ -70,13 +72,42 @@ def resume(folder: Path, network: Network, optimiser: SGD | None, digest: str) -
             f"the checkpoint {saved[-1]} is not whole: some of its tensors are missing; delete it to go on from the "
             "checkpoint before it"
         )
-    _load(saved[-1], state.tensors, network)
+    if state.facts.get("optimiser") != _kind(optimiser):
+        raise DataError(
+            f"the checkpoint {saved[-1]} was written with the optimiser {state.facts.get('optimiser') or 'SGD'}, and the method "
+            f"now has {_kind(optimiser) or 'SGD'}; go on with the version of the method that wrote it, or train in a new run "
+            "directory"
+        )
+    kept = _load(saved[-1], state.tensors, network)
     if optimiser is not None:
-        for name, parameter in network.trained().items():
-            value = state.tensors.get(f"momentum.{name}")
-            if value is not None:
-                optimiser.state[parameter]["momentum_buffer"] = value.to(parameter.device, copy=True)
+        trained = network.trained()
+        for name, value in (kept | state.facts.get("numbers", {})).items():
+            key, _, parameter = name.partition(".")
+            # torch.optim keeps its counters, tensors without a dimension, on the CPU
+            on_device = isinstance(value, Tensor) and value.ndim
+            value = value.to(trained[parameter].device, copy=True) if on_device else value
+            optimiser.state[trained[parameter]][key] = value
     return state.step
+
+
+def _kind(optimiser: Optimiser | None) -> str | None:
+    """The optimiser's name; None for the default one, and for none."""
+    return None if optimiser is None or isinstance(optimiser, SGD) else type(optimiser).__name__
+
+
+def _optimiser_state(network: Network, optimiser: Optimiser | None) -> dict[str, Tensor | float]:
+    """The optimiser's tensors and numbers, each as "its name.the parameter's name", e.g. momentum.heads.classifier.weight."""
+    kept: dict[str, Tensor | float] = {}
+    if optimiser is None:
+        return kept
+    for name, parameter in network.trained().items():
+        for key, value in optimiser.state[parameter].items():
+            if not isinstance(value, Tensor | int | float):
+                raise TypeError(
+                    f"a checkpoint cannot hold {key} of {_kind(optimiser)}: not a tensor or number, {value!r:.50}"
+                )
+            kept[f"{key}.{name}"] = value
+    return kept
 
 
 def keep_best(folder: Path, step: int, network: Network, score: float | None) -> None:
@@ -138,12 +169,18 @@ def prune(folder: Path, keep: int) -> None:
         shutil.rmtree(place, ignore_errors=True)
 
 
-def _load(place: Path, tensors: dict[str, Tensor], network: Network) -> None:
-    """Fill the network and its memory; the momentum is the optimiser's."""
+def _load(place: Path, tensors: dict[str, Tensor], network: Network) -> dict[str, Tensor]:
+    """Fill the network and its memory; returns the others, which are the optimiser's."""
     memory = {name: value for name, value in tensors.items() if name.startswith("memory.")}
-    model = {n: value for n, value in tensors.items() if n not in memory and not n.startswith("momentum.")}
+    optimiser = {
+        name: value
+        for name, value in tensors.items()
+        if name.partition(".")[2] in network.trained() and name not in memory
+    }
+    model = {name: value for name, value in tensors.items() if name not in memory and name not in optimiser}
     try:
         network.load_state(model)
         network.load_remembered(memory)
+        return optimiser
     except (KeyError, ValueError) as error:
         raise DataError(f"the checkpoint {place} does not fit this run's configuration ({error}); delete it") from error

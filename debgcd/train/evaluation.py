@@ -14,6 +14,8 @@ from debgcd.cluster.kmeans import kmeans
 from debgcd.errors import DataError
 from debgcd.evaluate import novelty_auroc, score
 from debgcd.infer.infer import features_shared, infer_features, infer_shared
+from debgcd.model.heads import classifiers
+from debgcd.novelty.base import DETECTOR
 from debgcd.review.log import LOG, read_log, reviewed_predictions
 from debgcd.review.state import REJECTED
 from debgcd.run.directory import Run
@@ -58,7 +60,7 @@ def evaluate_during_training(run: Run, setup: Setup) -> dict[str, Any]:
     """
     network, method = setup.network, setup.method
     if not method.clusters:
-        heads = {*method.per_category, *method.detectors} & network.learning  # the others are filled in the end
+        heads = {*classifiers(network.heads), DETECTOR} & network.learning  # the others are filled in the end
         return evaluate(run, setup, unlabelled(setup, heads), heads)
     free = np.flatnonzero(setup.label < 0)
     result = {}
@@ -75,7 +77,7 @@ def evaluate_during_training(run: Run, setup: Setup) -> dict[str, Any]:
             unknown = torch.full((len(feature),), -1)
             k = min(method.sizes.k, len(feature))
             found = kmeans(normalize(feature, dim=1), unknown, k, seed=0, iterations=300).assignment  # as there
-            novelty = method.novelty(network.from_feature(feature, set(method.detectors) & network.learning))
+            novelty = method.novelty(network.from_feature(feature, {DETECTOR} & network.learning))
             category = found.cpu().numpy()[:, None]
             said = None if novelty is None else novelty.cpu().numpy()
             result[name] = measure(Inference(category, np.ones(category.shape, np.float32), said), truth, setup.known)

@@ -17,7 +17,8 @@ from debgcd.config.schema import Config
 from debgcd.errors import DataError
 from debgcd.infer.infer import infer_shared
 from debgcd.methods import create
-from debgcd.novelty.base import Novel, detector_of, exceeded_by_few
+from debgcd.model.heads import classifiers
+from debgcd.novelty.base import DETECTOR, NoveltyThreshold, detector_of, exceeded_by_few
 from debgcd.run.categories import categories
 from debgcd.run.directory import Run
 from debgcd.run.model_folder import save_model, views_label
@@ -44,13 +45,15 @@ def prune(setup: Setup, config: Config, inference: Inference) -> Setup:
     """
     method = setup.method
     images = np.bincount(inference.category, minlength=method.sizes.k)
-    groups = in_use(method.prototypes(setup.network).detach(), images, setup.known)
+    heads = classifiers(setup.network.heads)
+    groups = in_use(heads[method.answers[0]].prototypes().detach(), images, setup.known)
     if len(groups) == len(images):
         return setup
     empty = int((images[setup.known :] == 0).sum())
     duplicates = len(images) - len(groups) - empty
     say(f"categories: {len(groups)} of {len(images)} are in use ({empty} are empty, {duplicates} merged into another)")
-    method.merge(setup.network, images, groups)
+    for head in heads.values():
+        head.merge(images, groups)
     return with_categories(setup, config, len(groups))
 
 
@@ -90,8 +93,9 @@ def finish(run: Run, setup: Setup, hard_labels: Mapping[str, Any]) -> None:
     hard_labels: what training still has to log with the last evaluation.
     """
     method = setup.method
-    run_hook(hook_context(run, setup, setup.label), method.settle)
-    setup = with_categories(setup, run.config, method.categories(setup.network))
+    run_hook(hook_context(run, setup, setup.label), method.finalise)
+    found = len(classifiers(setup.network.heads)[method.answers[0]].prototypes())
+    setup = with_categories(setup, run.config, found)
     inference = unlabelled(setup)
     if run.config.prune:
         setup = prune(setup, run.config, inference)
@@ -107,7 +111,7 @@ def finish(run: Run, setup: Setup, hard_labels: Mapping[str, Any]) -> None:
 
 def write_results(run: Run, setup: Setup, inference: Inference, scores: dict[str, Any] | None) -> None:
     """Write what a run ends with; predictions.csv comes last, so that where it is the rest is too."""
-    novel = novelty_limit(setup)
+    novel = fit_novelty_threshold(setup)
     if distributed.rank():
         return
     k = setup.method.sizes.k  # smaller than the configuration's where categories were pruned
@@ -122,14 +126,14 @@ def write_results(run: Run, setup: Setup, inference: Inference, scores: dict[str
     write_text(run.predictions, to_csv(prediction_table(paths, inference, found, novel)))
 
 
-def novelty_limit(setup: Setup) -> Novel | None:
+def fit_novelty_threshold(setup: Setup) -> NoveltyThreshold | None:
     """The detector's own calibration, or the novelty that few labelled images exceed; None without a detector."""
     detector = detector_of(setup.network)
     stated = None if detector is None else detector.threshold()
     if stated is not None:
         return stated
     labelled = np.flatnonzero(setup.label >= 0)
-    novelty = infer_shared(setup.network, setup.method, setup.tokens, labelled, setup.method.detectors).novelty
+    novelty = infer_shared(setup.network, setup.method, setup.tokens, labelled, (DETECTOR,)).novelty
     return None if novelty is None else exceeded_by_few(novelty)
 
 

@@ -27,6 +27,7 @@ from debgcd.data.sampler import Draws, Sampler
 from debgcd.errors import DebgcdError
 from debgcd.methods.base import Batch, Context, Loss, Method
 from debgcd.model.network import Network
+from debgcd.model.optimiser import Optimiser, set_learning_rate
 from debgcd.run.directory import Run
 from debgcd.run.model_folder import start_from
 from debgcd.system import distributed
@@ -34,13 +35,12 @@ from debgcd.system.files import write_json
 from debgcd.system.progress import progress as bar
 from debgcd.train import checkpoint
 from debgcd.train.callbacks import Callback, Checkpoints, Done, Evaluate, Log, Metrics, Utilisation, Watch
-from debgcd.train.optimiser import SGD, set_learning_rate, sgd
 from debgcd.train.setup import Setup
 from debgcd.train.stop import Interrupted, stop_requests
 
 
 def step(
-    setup: Setup, optimiser: SGD, batch: Batch, progress: Progress, stop: threading.Event | None = None
+    setup: Setup, optimiser: Optimiser, batch: Batch, progress: Progress, stop: threading.Event | None = None
 ) -> Observed:
     """Algorithm 1, one iteration: loss, gradient, step. Where the loss is not finite, no parameter is changed.
 
@@ -48,13 +48,12 @@ def step(
     asked to stop travel together.
     """
     network, method = setup.network, setup.method
-    with network.gathering(len(batch.image), before_heads=method.gathers_features):
+    with network.gathering(len(batch.image)):
         loss = method.loss(network, batch, progress)
     optimiser.zero_grad()
     loss.total.backward()
-    learns = method.learns(progress)
     trained = network.trained()
-    local = {name: p.grad for name, p in trained.items() if p.grad is not None and name.startswith(learns)}
+    local = {name: p.grad for name, p in trained.items() if p.grad is not None}
     going = loss.total.new_full((), float(stop is None or not stop.is_set()))
     *gradients, total, going = distributed.average([*local.values(), loss.total.detach(), going])
     whole = dict(zip(local, gradients, strict=True))
@@ -64,7 +63,7 @@ def step(
     observed = observe(loss, network)  # the step's one wait for the device
     if observed.finite:
         optimiser.step()
-        method.stepped(network, progress)
+        method.after_step(network, progress)
     return observed
 
 
@@ -72,8 +71,8 @@ def fit(run: Run, setup: Setup) -> dict[str, Any]:
     """Train a run from where it stands to its last step; returns what is still to be logged with the last evaluation."""
     config, network, method = run.config, setup.network, setup.method
     length = run_length(config.schedule, len(setup.label), method.trains)
-    optimiser = sgd(network, config.schedule) if method.trains else None
-    context = hook_context(run, setup, setup.taught)
+    optimiser = method.optimiser(network, config.schedule) if method.trains else None
+    context = hook_context(run, setup, setup.training_labels)
     digest, utilisation = run.digest, Utilisation(run.manifest, setup)
 
     resumed = checkpoint.resume(run.checkpoints, network, optimiser, digest)
@@ -99,8 +98,8 @@ def fit(run: Run, setup: Setup) -> dict[str, Any]:
         for number in range(first, length.steps):
             assert optimiser is not None  # a method that does not train has no steps
             progress = Progress(number, length.steps, length.steps_per_epoch, config.schedule.by)
-            if number % length.steps_per_epoch == 0 and type(method).epoch is not Method.epoch:
-                run_hook(context, partial(method.epoch, progress=progress))
+            if number % length.steps_per_epoch == 0 and type(method).before_epoch is not Method.before_epoch:
+                run_hook(context, partial(method.before_epoch, progress=progress))
             lr = set_learning_rate(optimiser, config.schedule, length.batch, progress)
             images, batch = next(batches)
             observed = step(setup, optimiser, batch, progress, stop)
@@ -169,20 +168,20 @@ def _begin(run: Run, setup: Setup, context: Context) -> None:
         context = replace(context, given=given)
     elif network.backbone.standardise:
         network.standardise(context.features())
-    setup.method.begin(context)
+    setup.method.before_training(context)
 
 
 def _batches(setup: Setup, length: RunLength, first: int, seed: int) -> Iterator[tuple[NDArray[np.int64], Batch]]:
     """The batch of every step from the first on, and its images (B,); tokens are computed ahead."""
-    start = first
+    start, resamples = first, type(setup.method).sampler is not Method.sampler
     while start < length.steps:
-        end = (start // length.steps_per_epoch + 1) * length.steps_per_epoch if setup.method.resamples else length.steps
+        end = (start // length.steps_per_epoch + 1) * length.steps_per_epoch if resamples else length.steps
         steps = range(start, min(end, length.steps))
-        sampler = setup.method.sampler(setup.taught, length.batch, setup.network)
+        sampler = setup.method.sampler(setup.training_labels, length.batch, setup.network)
         ahead = setup.tokens.random(_own_draws(sampler, number) for number in steps)
         for number, tokens in zip(steps, ahead, strict=True):
             draws, views = sampler.draws(number), len(setup.method.views)
-            yield draws.image, Batch.of(tokens, draws, setup.taught[draws.image], setup.device, seed, views)
+            yield draws.image, Batch.of(tokens, draws, setup.training_labels[draws.image], setup.device, seed, views)
         start = end
 
 

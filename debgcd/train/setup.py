@@ -21,7 +21,7 @@ from debgcd.infer.infer import features_shared
 from debgcd.methods import METHODS, create
 from debgcd.methods.base import Method, Sizes
 from debgcd.model.backbone import Backbone, pick_device
-from debgcd.model.heads import reset_heads
+from debgcd.model.heads import classifiers, reset_heads
 from debgcd.model.network import Network
 from debgcd.run.directory import Run
 from debgcd.system import distributed
@@ -63,7 +63,7 @@ class Setup:
     method: Method
     tokens: Tokens  # of the training images
     label: NDArray[np.int64]  # (N,), -1 where unlabelled
-    held: NDArray[np.bool_]  # (N,) labelled images whose labels training never sees
+    held_out: NDArray[np.bool_]  # (N,) labelled images whose labels training never sees
     known: int
     paths: Sequence[Picture]  # (N,)
     start: StartFeatures | None = None  # None: the network is not at its start
@@ -73,9 +73,9 @@ class Setup:
         return self.network.feature_mean.device
 
     @property
-    def taught(self) -> NDArray[np.int64]:
+    def training_labels(self) -> NDArray[np.int64]:
         """The labels that training sees: (N,), -1 where there is none."""
-        return np.where(self.held, -1, self.label)
+        return np.where(self.held_out, -1, self.label)
 
     def features(self) -> Tensor:
         """(N, width) of all training images' centre crops, as the network stands; on rank 0."""
@@ -169,11 +169,8 @@ def held_out(
 def build(method: Method, backbone: Backbone) -> Network:
     """The network of a method, with the initial heads of its seed, and its memory."""
     network = Network(backbone, method.heads())
-    missing = {*method.answers, method.per_category[0]} - set(network.heads)
-    if missing:
-        raise TypeError(
-            f"{type(method).__name__} names {sorted(missing)} in answers or per_category, but has no such head"
-        )
+    if method.answers[0] not in classifiers(network.heads) or not set(method.answers) <= set(network.heads):
+        raise TypeError(f"{type(method).__name__} answers by {method.answers}, but its heads have no such classifier")
     reset_heads(network.heads, method.config.seed)
     network.memory = method.memory(network)
     return network

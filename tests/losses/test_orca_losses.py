@@ -246,7 +246,7 @@ def test_nothing_asks_the_device_for_a_value(label: list[int]):
     batch = rows_of(torch.tensor(label), "meta")
     images, known = len(label), len(batch.y)
     logits, feature = torch.empty(2 * images, 5, device="meta"), torch.empty(2 * images, 3, device="meta")
-    u = losses.uncertainty(logits[batch.free].softmax(1))
+    u = losses.uncertainty(logits[batch.unlabelled].softmax(1))
     partner = losses.partners(feature[:images], batch.labelled[:known], batch.y, torch.empty(known, device="meta"))
     first = logits[batch.labelled[:known]]
     total = losses.margin_supervised(first, batch.y, u.clamp(max=0.5)) + losses.pairwise(logits, partner)

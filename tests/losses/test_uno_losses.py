@@ -95,7 +95,7 @@ def test_swapped_targets(seed: int, images: int, categories: int, heads: int):
     label = some_labels(seed, images)
     batch = batch_of(torch.tensor(label))
     iterations, epsilon = [(3, 0.05), (2, 0.3)][seed % 2]
-    found = losses.swapped_targets(logits, batch.labelled, batch.free, batch.y, iterations, epsilon)
+    found = losses.swapped_targets(logits, batch.labelled, batch.unlabelled, batch.y, iterations, epsilon)
     same(found, oracles.swapped_targets(logits.tolist(), label, iterations, epsilon))
 
 
@@ -104,7 +104,7 @@ def test_swapped_targets_by_hand():
     first = torch.tensor([[1.0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]])
     second = torch.tensor([[1.0, 0, 0], [0, 1, 0], [1, 0, 0], [0, 0, 1]])
     batch = batch_of(torch.tensor([2, -1, -1, -1]))
-    found = losses.swapped_targets(torch.cat([first, second])[None], batch.labelled, batch.free, batch.y)
+    found = losses.swapped_targets(torch.cat([first, second])[None], batch.labelled, batch.unlabelled, batch.y)
     assert found[0].argmax(1).tolist() == [2, 1, 0, 2, 2, 0, 1, 2]
 
 
@@ -112,7 +112,7 @@ def test_the_targets_are_constants():
     logits = heads_of(0, 2, 8, 4).requires_grad_()
     batch = batch_of(torch.tensor([0, -1, -1, 1]))
     assert not losses.sinkhorn(logits).requires_grad
-    assert not losses.swapped_targets(logits, batch.labelled, batch.free, batch.y).requires_grad
+    assert not losses.swapped_targets(logits, batch.labelled, batch.unlabelled, batch.y).requires_grad
     targets = logits.detach().softmax(2).requires_grad_()
     losses.swapped(logits, targets).sum().backward()
     assert targets.grad is None
@@ -132,7 +132,7 @@ def test_swapped(seed: int, rows: int, categories: int, heads: int, temperature:
 def test_swapped_with_labels_alone_is_the_cross_entropy():
     logits, y = heads_of(1, 2, 8, 5), torch.tensor([0, 2, 1, 1])
     batch = batch_of(y)
-    found = losses.swapped(logits, losses.swapped_targets(logits, batch.labelled, batch.free, batch.y))
+    found = losses.swapped(logits, losses.swapped_targets(logits, batch.labelled, batch.unlabelled, batch.y))
     same(found, [losses.supervised(head, y.repeat(2)).item() for head in logits])
 
 
@@ -141,7 +141,7 @@ def test_swapped_tells_the_better_head():
     rows = torch.eye(4, dtype=torch.float64)
     logits = torch.stack([torch.cat([rows, rows]), torch.cat([rows, rows.roll(1, 0)])])
     batch = batch_of(torch.full((4,), -1))
-    value = losses.swapped(logits, losses.swapped_targets(logits, batch.labelled, batch.free, batch.y))
+    value = losses.swapped(logits, losses.swapped_targets(logits, batch.labelled, batch.unlabelled, batch.y))
     assert value.argmin() == 0
 
 
@@ -149,7 +149,7 @@ def test_over_clustering_heads_have_more_columns_than_there_are_categories():
     label = [1, -1, 0, -1, -1]
     batch = batch_of(torch.tensor(label))
     logits = heads_of(3, 2, 10, 11)
-    found = losses.swapped_targets(logits, batch.labelled, batch.free, batch.y)
+    found = losses.swapped_targets(logits, batch.labelled, batch.unlabelled, batch.y)
     same(found, oracles.swapped_targets(logits.tolist(), label))
     assert found[:, batch.labelled].argmax(2).tolist() == [[1, 0, 1, 0]] * 2
 
@@ -183,7 +183,7 @@ def test_float32_is_close_to_float64_and_inputs_are_not_modified():
     before = logits.clone()
     values = []
     for x in (logits, logits.double()):
-        targets = losses.swapped_targets(x, batch.labelled, batch.free, batch.y)
+        targets = losses.swapped_targets(x, batch.labelled, batch.unlabelled, batch.y)
         assert targets.dtype == x.dtype
         values.append(losses.swapped(x, targets))
     assert values[0].dtype == torch.float32
@@ -229,7 +229,7 @@ def test_nothing_asks_the_device_for_a_value(label: list[int]):
     """Tensors on the meta device have none."""
     batch = batch_of(torch.tensor(label), "meta")
     logits = torch.empty(2, 2 * len(label), 5, device="meta")
-    value = losses.swapped(logits, losses.swapped_targets(logits, batch.labelled, batch.free, batch.y))
+    value = losses.swapped(logits, losses.swapped_targets(logits, batch.labelled, batch.unlabelled, batch.y))
     assert value.is_meta and value.shape == (2,)
 
 

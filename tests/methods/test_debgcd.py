@@ -33,8 +33,8 @@ from debgcd.errors import UsageError
 from debgcd.methods.base import Loss
 from debgcd.methods.debgcd import quantile_by_category
 from debgcd.model.network import Network, Output
+from debgcd.model.optimiser import set_learning_rate, sgd
 from debgcd.novelty.vote import Neighbours
-from debgcd.train.optimiser import set_learning_rate, sgd
 
 ABLATIONS = {
     1: {"debiased": False, "auxiliary": False, "detector": False, "guidance": False},
@@ -256,7 +256,7 @@ def test_a_detector_may_guide_the_warm_start(detector: bool, guides_start: bool)
     features = torch.randn(K, WIDTH, generator=rng)[truth] + torch.randn(60, WIDTH, generator=rng)
     label = torch.where((truth < KNOWN) & (torch.arange(60) % 2 == 0), truth, -1)
     with torch.no_grad():
-        method.begin(context(network, lambda: features, label))
+        method.before_training(context(network, lambda: features, label))
     vote = Neighbours(WIDTH, 60)
     vote.fit(features, label)
     new = (label < 0) & (vote(features) > 0.5)
@@ -314,13 +314,13 @@ def test_a_detector_without_a_loss_is_fitted_at_the_start_and_moves_to_the_tuned
     network, method = made(config(heads={"hidden": 6}, detector={"kind": kind}), 60)
     features, label = little_clouds()
     with torch.no_grad():
-        method.begin(context(network, lambda: features, label))
+        method.before_training(context(network, lambda: features, label))
         first = method.novelty(network.from_feature(features, ["detector"]))
         assert torch.equal(first, network.memory.novelty)
         assert network.learning == {"classifier", "debiased", "projection"}
         tuned = features + 5 * torch.nn.functional.one_hot(torch.arange(60) % K, WIDTH).float()
         stale = method.novelty(network.from_feature(tuned, ["detector"]))
-        method.settle(context(network, lambda: tuned, label))
+        method.finalise(context(network, lambda: tuned, label))
         moved = method.novelty(network.from_feature(tuned, ["detector"]))
     assert torch.equal(first, network.memory.novelty)
     assert not torch.equal(stale, moved)
@@ -333,12 +333,12 @@ def test_a_known_fraction_of_labelled_images_fixes_the_share_of_new_ones() -> No
     network, method = made(config(detector={"kind": "vote", "labelled_fraction": 0.5}), 60)
     features, label = little_clouds()
     with torch.no_grad():
-        method.begin(context(network, lambda: features, label))
+        method.before_training(context(network, lambda: features, label))
     labelled = int((label >= 0).sum())
     assert network.heads["detector"].threshold().share == pytest.approx(1 - labelled / (60 - labelled), abs=1e-6)
     network, method = made(config(detector={"kind": "vote", "labelled_fraction": 0.1}), 60)
     with pytest.raises(UsageError, match="162 unlabelled ones of known classes, but there are only 42"):
-        method.begin(context(network, lambda: features, label))
+        method.before_training(context(network, lambda: features, label))
 
 
 # The detector alone: Table 12, "L_sdl".
@@ -388,9 +388,9 @@ def test_categories_of_the_detector_alone_are_clusters_of_the_tuned_features() -
         return features
 
     with torch.no_grad():
-        method.begin(context(network, all_features, label))
+        method.before_training(context(network, all_features, label))
         assert not asked_for
-        method.settle(context(network, all_features, label))
+        method.finalise(context(network, all_features, label))
     category = network.from_feature(features, ["classifier"])["classifier"].argmax(1)
     assert torch.equal(category[truth < KNOWN], truth[truth < KNOWN])
     assert len({(a, b) for a, b in zip(category.tolist(), truth.tolist(), strict=True)}) == K

@@ -26,7 +26,7 @@ def gradients(method_name: str, **values: float) -> tuple[Any, dict[str, Tensor]
     network.double()
     features = torch.randn(IMAGES, 8, generator=torch.Generator().manual_seed(5)).double()
     with torch.no_grad():
-        method.begin(context(network, lambda: features, random_labels(IMAGES)))
+        method.before_training(context(network, lambda: features, random_labels(IMAGES)))
     seen = torch.randn(views * IMAGES, TOKENS, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     loss = method.loss(network, batch(random_labels(IMAGES), seen), at(0.5))
     loss.total.backward()
@@ -54,7 +54,7 @@ def test_eagcs_gradient_of_each_row(name: str, views: int, asked: int) -> None:
     label = random_labels(IMAGES)
     before = torch.randn(IMAGES, 8, generator=torch.Generator().manual_seed(5)).double()
     with torch.no_grad():
-        method.begin(context(network, lambda: before, label))
+        method.before_training(context(network, lambda: before, label))
     reference = ridge(before.numpy(), label.tolist())
     known = before[label >= 0].numpy()
     r = known.T @ known / len(known)

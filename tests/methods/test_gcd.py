@@ -45,8 +45,8 @@ def clustered(noise: float = 0.1) -> tuple[Tensor, Tensor, Tensor]:
 def settled(name: str, features: Tensor, label: Tensor, seed: int = 0) -> Network:
     network, method = made(config(method=name, seed=seed))
     with torch.no_grad():
-        method.begin(context(network, lambda: features, label))
-        method.settle(context(network, lambda: features, label))
+        method.before_training(context(network, lambda: features, label))
+        method.finalise(context(network, lambda: features, label))
     return network
 
 
@@ -154,8 +154,8 @@ def test_what_was_settled_before_leaves_no_trace(name: str) -> None:
     network, method = made(config(method=name))
     projection = {key: value.clone() for key, value in network.state().items() if "projection" in key}
     with torch.no_grad():
-        method.settle(context(network, lambda: features.flip(1), label))
-        method.settle(context(network, lambda: features, label))
+        method.finalise(context(network, lambda: features.flip(1), label))
+        method.finalise(context(network, lambda: features, label))
     assert all(torch.equal(value, once.state()[key]) for key, value in network.state().items())
     assert all(torch.equal(value, network.state()[key]) for key, value in projection.items())
 

@@ -21,10 +21,10 @@ from torch import nn
 
 from debgcd import losses, methods
 from debgcd.config.schedules import Progress
-from debgcd.config.schema import Options, option
+from debgcd.config.schema import Options, ScheduleConfig, option
 from debgcd.data.sampler import Sampler
 from debgcd.data.views import PLAIN, SMALL, STRONG, Kinds
-from debgcd.methods.base import Batch, Context, Loss, Method
+from debgcd.methods.base import About, Batch, Context, Loss, Method
 from debgcd.model.backbone import Cut
 from debgcd.model.heads import Prototypes
 from debgcd.model.network import Network
@@ -43,9 +43,8 @@ class Toy(Method):
     Options: ClassVar[type[Options]] = ToyOptions
     views: ClassVar[Kinds] = (PLAIN, STRONG, SMALL)
     cut: ClassVar[Cut] = Cut(tuned=1, tail=2)
-    resamples = True
+    about = About("Toy", 2026, "this file", "uses every hook")
     answers = ("answer",)
-    per_category = ("answer",)
 
     def heads(self) -> nn.ModuleDict:
         return nn.ModuleDict({"answer": Prototypes(self.sizes.width, self.sizes.k)})
@@ -60,11 +59,13 @@ class Toy(Method):
         guess = network.get_buffer("memory.guess").numpy()
         return Sampler(1.0 + (guess == guess[0]), batch, self.config.seed)
 
-    def epoch(self, context: Context, progress: Progress) -> None:
+    def before_epoch(self, context: Context, progress: Progress) -> None:
         said = context.network.from_feature(context.features(), self.answers)["answer"]
         context.network.get_buffer("memory.guess").copy_(torch.where(context.label < 0, said.argmax(1), context.label))
 
     def loss(self, network: Network, batch: Batch, progress: Progress) -> Loss:
+        for name, parameter in network.trained().items():
+            parameter.requires_grad_(name.startswith("tail." if progress.step % 2 else "heads."))
         said, seen = network(batch.tokens)["answer"], network.get_buffer("memory.seen")
         seen.index_add_(0, batch.image, torch.ones(len(batch.image)))
         guess = network.get_buffer("memory.guess")[batch.image].repeat(3)
@@ -73,24 +74,32 @@ class Toy(Method):
         total = supervised + self.options.pull * (1 + noise) * losses.supervised(said, guess)
         return Loss(total, {"supervised": supervised, "noise": noise}, hard_label=guess)
 
-    def learns(self, progress: Progress) -> tuple[str, ...]:
-        return ("tail.",) if progress.step % 2 else ("heads.",)
-
-    def stepped(self, network: Network, progress: Progress) -> None:
+    def after_step(self, network: Network, progress: Progress) -> None:
         network.get_buffer("memory.seen").mul_(0.9)
+
+
+class AdamToy(Toy):
+    """The same with another optimiser."""
+
+    def optimiser(self, network: Network, schedule: ScheduleConfig) -> torch.optim.Adam:
+        tail, heads = (
+            [p for name, p in network.trained().items() if name.startswith(part)] for part in ("tail.", "heads.")
+        )
+        return torch.optim.Adam([{"params": tail, "share": 0.01}, {"params": heads}], schedule.lr)
 
 
 @pytest.fixture(autouse=True)
 def _toy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One line: where the class is."""
+    """A line for each: where the class is."""
     monkeypatch.setitem(methods._PLACES, "toy", "toy.Toy")
+    monkeypatch.setitem(methods._PLACES, "adam", "toy.AdamToy")
     monkeypatch.setitem(sys.modules, "debgcd.methods.toy", sys.modules[__name__])
 
 
 @pytest.fixture
 def words(shared_csv: Path, arguments: Callable[..., list[str]], tmp_path: Path) -> Callable[..., list[str]]:
-    def for_run(run: Path, *more: object, **settings: object) -> list[str]:
-        return arguments(shared_csv, run, "--method", "toy", "--cache", tmp_path / "cache", *more, **settings)
+    def for_run(run: Path, *more: object, method: str = "toy", **settings: object) -> list[str]:
+        return arguments(shared_csv, run, "--method", method, "--cache", tmp_path / "cache", *more, **settings)
 
     return for_run
 
@@ -109,6 +118,28 @@ def test_killed_and_resumed_it_ends_in_the_same_bytes(
     mine, theirs = load_file(run / last), load_file(whole / last)
     assert {"memory.guess", "memory.seen"} <= set(mine)
     assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+
+def test_the_state_of_any_optimiser_is_in_checkpoints(
+    tmp_path: Path, words: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch, command: Any
+) -> None:
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    assert debgcd(words(whole, method="adam"), tmp_path / "log") == 0, (tmp_path / "log").read_text()
+    hook = at_call("debgcd.train.loop.step", 5, after=True)
+    often = words(run, "--set", "run.checkpoint_every=2", method="adam")
+    assert debgcd(often, tmp_path / "log", hook) < 0
+    monkeypatch.setattr(AdamToy, "optimiser", Method.optimiser)
+    refused = command("resume", run, "--no-report")
+    assert refused.code == 3 and "was written with the optimiser Adam, and the method now has SGD" in refused.complaint
+    monkeypatch.undo()
+    monkeypatch.setitem(methods._PLACES, "adam", "toy.AdamToy")
+    monkeypatch.setitem(sys.modules, "debgcd.methods.toy", sys.modules[__name__])
+    assert debgcd(["resume", run, "--no-report"], tmp_path / "log") == 0, (tmp_path / "log").read_text()
+    assert result(run) == result(whole)
+    states = [load_file(folder / f"checkpoints/step-{STEPS:08d}/state.safetensors") for folder in (run, whole)]
+    assert {f"{key}.heads.answer.weight" for key in ("step", "exp_avg", "exp_avg_sq")} <= set(states[0])
+    assert set(states[0]) == set(states[1])
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
 
 
 def test_each_hook_does_what_it_says(tmp_path: Path, words: Callable[..., list[str]], command: Any) -> None:

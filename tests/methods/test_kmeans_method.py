@@ -26,7 +26,7 @@ def fitted(features: Tensor, label: Tensor, seed: int = 0) -> tuple[nn.ModuleDic
     """Heads after k-means, and the category of each feature."""
     network, method = made(config(method="kmeans", seed=seed))
     with torch.no_grad():
-        method.settle(context(network, lambda: features, label))
+        method.finalise(context(network, lambda: features, label))
         return network.heads, network.heads["classifier"](features).argmax(1)
 
 
@@ -115,6 +115,6 @@ def test_clustering_reports_its_progress(method: str, capsys: pytest.CaptureFixt
     warm = {"heads": {"warm_start": True}} if method in ("simgcd", "debgcd") else {}
     network, made_method = made(config(method=method, **warm))
     with torch.no_grad():
-        made_method.begin(context(network, lambda: features, label))
-        made_method.settle(context(network, lambda: features, label))
+        made_method.before_training(context(network, lambda: features, label))
+        made_method.finalise(context(network, lambda: features, label))
     assert capsys.readouterr().err.startswith("clustering: ")

@@ -103,7 +103,7 @@ def test_the_parts_of_xcon_are_clusters_of_the_features() -> None:
     network, method, *_ = prepared("xcon", 0)
     features = torch.eye(WIDTH)[torch.tensor([0, 1, 2, 0, 1, 2])].double()
     with torch.no_grad():
-        method.begin(context(network, lambda: features, random_labels(IMAGES)))
+        method.before_training(context(network, lambda: features, random_labels(IMAGES)))
     part = network.get_buffer("memory.part").tolist()
     assert part[:3] == part[3:] and len(set(part)) == 3
 
@@ -112,7 +112,7 @@ def test_the_parts_of_xcon_are_clusters_of_the_features() -> None:
 def test_the_total_of_opencon_and_where_its_prototypes_go(seed: int) -> None:
     network, method, some, labelled, y = prepared("opencon", seed)
     with torch.no_grad():
-        method.begin(context(network, lambda: torch.empty(0), random_labels(IMAGES)))
+        method.before_training(context(network, lambda: torch.empty(0), random_labels(IMAGES)))
     weight = network.get_buffer("heads.classifier.weight").clone()
     z = network(some.tokens)["projection"]
     cosines = (z[:IMAGES] @ weight.T).tolist()
@@ -133,7 +133,7 @@ def test_the_total_of_opencon_and_where_its_prototypes_go(seed: int) -> None:
     moves = [i in labelled or guess[i] >= KNOWN for i in range(IMAGES)]
     moved = oracles_contrast.follow(weight.tolist(), rows[:IMAGES], guess, moves, 0.9)
     assert torch.equal(network.get_buffer("heads.classifier.weight"), weight)  # not before the step
-    method.stepped(network, at(0.25))
+    method.after_step(network, at(0.25))
     found_rows = network.get_buffer("heads.classifier.weight").tolist()
     assert found_rows == [pytest.approx(row, abs=1e-9) for row in moved]
 
@@ -179,7 +179,7 @@ def test_infosieve_before_an_epoch() -> None:
     label = torch.tensor([0, 1, 2, -1, -1, -1])
     for epoch in (0, 100, 199):
         with torch.no_grad():
-            method.epoch(context(network, lambda: features, label), Progress(10 * epoch, 2000, 10))
+            method.before_epoch(context(network, lambda: features, label), Progress(10 * epoch, 2000, 10))
         assert network.get_buffer("heads.projection.age").item() == pytest.approx(0.1 * (epoch + 1))
         weight = [(2 - epoch / 200) ** -i for i in range(4)]
         assert network.get_buffer("heads.projection.weight").tolist() == pytest.approx(weight)
@@ -195,7 +195,7 @@ def test_the_first_stage_of_promptcal(share: float) -> None:
     with torch.no_grad():
         for parameter in network.trained().values():
             parameter.add_(0.1)
-    method.stepped(network, at(share))
+    method.after_step(network, at(share))
     for own, parameter in zip(network.memory.teacher.buffers(), network.trained().values(), strict=True):
         assert torch.equal(own, parameter)
 
@@ -252,7 +252,7 @@ def test_promptcals_teacher_begins_as_the_network_that_it_starts_from() -> None:
     with torch.no_grad():
         for parameter in network.trained().values():
             parameter.add_(1.0)  # as `--start` fills it
-        method.begin(context(network, lambda: torch.empty(0), random_labels(IMAGES)))
+        method.before_training(context(network, lambda: torch.empty(0), random_labels(IMAGES)))
     for own, parameter in zip(network.memory.teacher.buffers(), network.trained().values(), strict=True):
         assert torch.equal(own, parameter)
 
@@ -310,7 +310,7 @@ def test_the_total_of_dccl_and_where_its_centres_go(seed: int, share: float, wei
     moves = [cluster >= 0 for cluster in clusters]
     whose = [max(cluster, 0) for cluster in clusters]
     after = oracles_contrast.follow(centres.tolist(), pick(unit, two(half)), whose, moves, 0.1)
-    method.stepped(network, at(share))
+    method.after_step(network, at(share))
     assert network.get_buffer("memory.centres")[:3].tolist() == [pytest.approx(row, abs=1e-9) for row in after]
 
 
@@ -331,7 +331,7 @@ def test_gpc_keeps_its_categories_where_most_axes_are_noise() -> None:
     network = build(method, Wide())
     with torch.no_grad():
         for step in range(8):
-            method.epoch(context(network, lambda: wide, label), at(step / 10))
+            method.before_epoch(context(network, lambda: wide, label), at(step / 10))
     assert method.categories(network) == 6
 
 
@@ -366,12 +366,12 @@ def test_gpc_finds_as_many_categories_as_there_are_gaussians() -> None:
     network, method = made(config(method="gpc", k=4, heads={"projection_width": 4}, gpc={"chance": 0.0}), 240)
     where = context(network, lambda: features, label)
     with torch.no_grad():
-        method.epoch(where, at(0.0))
+        method.before_epoch(where, at(0.0))
         assert method.categories(network) == K and (network.get_buffer("memory.own") == -1).all()  # it warms up
         for step in range(1, 8):
-            method.epoch(where, at(step / 10))
+            method.before_epoch(where, at(step / 10))
         assert method.categories(network) == 6
-        method.settle(where)
+        method.finalise(where)
     assert network.heads["classifier"].weight.shape == (6, WIDTH)
     said = network.from_feature(features, method.answers)["classifier"].argmax(1)
     assert len(set(zip(said.tolist(), truth.tolist(), strict=True))) == 6 and (said == truth)[truth < KNOWN].all()
@@ -385,7 +385,7 @@ def test_gpc_splits_by_chance_too() -> None:
         chosen = config(method="gpc", heads={"projection_width": 4}, gpc={"chance": chance})
         network, method = made(chosen, 120)
         with torch.no_grad():
-            method.epoch(context(network, lambda: features, torch.full((120,), -1)), at(0.1))
+            method.before_epoch(context(network, lambda: features, torch.full((120,), -1)), at(0.1))
         found[chance] = method.categories(network)
     assert found[0.0] == K and found[1.0] != K
 
@@ -401,7 +401,7 @@ def test_a_step_of_these_never_waits(name: str) -> None:
         some = Batch.of(seen, Draws(numbers, numbers), random_labels(IMAGES).numpy(), "meta")
         found = method.loss(network, some, at(0.5))
         found.total.backward()
-        method.stepped(network, at(0.5))
+        method.after_step(network, at(0.5))
     assert watch.uploads == (3 if name == "promptcal" else 1)  # also its random numbers, for each half of the feature
 
 
@@ -432,7 +432,7 @@ def test_dccl_before_an_epoch() -> None:
     network = build(method, Little())
     label = torch.where((truth < KNOWN) & (torch.arange(len(truth)) < 40), truth, -1)
     with torch.no_grad():
-        method.epoch(context(network, lambda: features, label), at(0.0))
+        method.before_epoch(context(network, lambda: features, label), at(0.0))
     cluster, centres = network.get_buffer("memory.cluster"), network.get_buffer("memory.centres")
     assert int(network.get_buffer("memory.count")) == 4 and cluster[-1] == -1
     assert len(set(zip(cluster.tolist(), truth.tolist(), strict=True))) == 5
@@ -450,7 +450,7 @@ def test_cipr_before_an_epoch(level: int | None) -> None:
     method = METHODS["cipr"](chosen, Sizes(WIDTH, K, KNOWN, len(truth)))
     network = build(method, Little())
     with torch.no_grad():
-        method.epoch(context(network, lambda: features, torch.full_like(truth, -1)), at(0.0))
+        method.before_epoch(context(network, lambda: features, torch.full_like(truth, -1)), at(0.0))
     cluster = network.get_buffer("memory.cluster").tolist()
     assert len(set(zip(cluster, truth.tolist(), strict=True))) == len(set(cluster))
     assert len(set(cluster)) > 4 if level == 0 else len(set(cluster)) == 4
@@ -462,7 +462,7 @@ def test_labels_join_ciprs_clusters() -> None:
     method = METHODS["cipr"](config(method="cipr", heads={"projection_width": 4}), Sizes(WIDTH, K, KNOWN, len(truth)))
     network = build(method, Little())
     with torch.no_grad():
-        method.epoch(context(network, lambda: features, torch.where(truth < 2, 0, -1)), at(0.0))
+        method.before_epoch(context(network, lambda: features, torch.where(truth < 2, 0, -1)), at(0.0))
     cluster = network.get_buffer("memory.cluster").tolist()
     assert cluster[:4] == [0, 0, 1, 2]  # one image of each cloud
     assert len(set(zip(cluster, truth.clamp_min(1).tolist(), strict=True))) == len(set(cluster))
@@ -474,7 +474,7 @@ def test_every_prototype_of_opencon_has_a_direction(groups: int) -> None:
     features = torch.eye(WIDTH)[torch.arange(IMAGES) % groups]
     network, method = made(config("small", method="opencon", heads={"projection_width": 4}), IMAGES)
     with torch.no_grad():
-        method.begin(context(network, lambda: features, random_labels(IMAGES)))
+        method.before_training(context(network, lambda: features, random_labels(IMAGES)))
     weight = network.heads["classifier"].weight
     torch.testing.assert_close(weight.norm(dim=1), torch.ones(K))
     assert len(weight.unique(dim=0)) == K
@@ -490,6 +490,6 @@ def test_ciprs_first_categories_are_the_known_classes() -> None:
         method = METHODS["cipr"](config(method="cipr", k=6, heads={"projection_width": 4}), Sizes(WIDTH, 6, KNOWN, 180))
         network = build(method, Little())
         with torch.no_grad():
-            method.settle(context(network, lambda: features, label))
+            method.finalise(context(network, lambda: features, label))
         said = network.from_feature(features, method.answers)["classifier"].argmax(1)
         assert (said == label)[label >= 0].all() and len(set(said.tolist())) == 6

@@ -22,6 +22,7 @@ from debgcd.data.sampler import Draws, uniform
 from debgcd.methods import METHODS
 from debgcd.methods.base import Batch
 from debgcd.methods.uno import UNOHeads
+from debgcd.model.heads import classifiers
 from debgcd.model.network import Teacher
 from debgcd.train.plan import first_stage, resolve_auto
 
@@ -63,7 +64,7 @@ def test_orcas_margin_is_the_uncertainty_at_the_start_of_the_epoch(capped: bool)
         features = torch.linalg.svd(prototypes).Vh[K:][torch.arange(IMAGES) % 2]
     label = random_labels(IMAGES)
     with torch.no_grad():
-        method.epoch(context(network, lambda: features, label), at(0.0))
+        method.before_epoch(context(network, lambda: features, label), at(0.0))
     free = [i for i, y in enumerate(label.tolist()) if y < 0]
     cosines = (normalize(features, dim=1) @ normalize(prototypes, dim=1).T)[free]
     expected = peer_oracles.uncertainty([oracles.softmax([c / 0.1 for c in row]) for row in cosines.tolist()])
@@ -115,14 +116,13 @@ def test_the_head_with_the_lowest_loss_answers() -> None:
         sums.copy_(torch.tensor([2.0, 2.0, 2.0]))
         sums[lowest] = 1.0
         with torch.no_grad():
-            method.stepped(network, Progress(step, 11, 5))
+            method.after_step(network, Progress(step, 11, 5))
             answer = network.from_feature(feature, method.answers)["classifier"]
             torch.testing.assert_close(answer, heads(feature)[:, best, :K])
-            assert torch.equal(
-                method.prototypes(network)[:KNOWN, : feature.shape[1]], normalize(heads.known.weight, dim=1)
-            )
+            prototypes = classifiers(network.heads)["classifier"].prototypes()
+            assert torch.equal(prototypes[:KNOWN, : feature.shape[1]], normalize(heads.known.weight, dim=1))
     with torch.no_grad():
-        method.epoch(where, at(0.0))
+        method.before_epoch(where, at(0.0))
     assert not network.get_buffer("memory.sums").any() and int(network.get_buffer("heads.classifier.best")) == 2
 
 
@@ -130,7 +130,7 @@ def test_unused_categories_of_uno_are_dropped() -> None:
     network, method = made(config(method="uno", heads={"hidden": 6, "count": 2}), IMAGES)
     before = network.get_parameter("heads.heads.new.0.weight").detach().clone()
     groups = [[i] for i in range(KNOWN)] + [[K - 1]]
-    method.merge(network, np.array([1] * (K - 2) + [0, 1]), groups)
+    classifiers(network.heads)["classifier"].merge(np.array([1] * (K - 2) + [0, 1]), groups)
     left = network.get_parameter("heads.heads.new.0.weight")
     torch.testing.assert_close(left.detach(), before[-1:])
     smaller = METHODS["uno"](config(method="uno", k=K - 1, heads={"hidden": 6, "count": 2}), method.sizes)
@@ -141,7 +141,9 @@ def test_unused_categories_of_uno_are_dropped() -> None:
 
 def test_no_new_category_of_uno_may_be_left() -> None:
     network, method = made(config(method="uno", heads={"hidden": 6, "count": 2}), IMAGES)
-    method.merge(network, np.array([1] * KNOWN + [0] * (K - KNOWN)), [[i] for i in range(KNOWN)])
+    classifiers(network.heads)["classifier"].merge(
+        np.array([1] * KNOWN + [0] * (K - KNOWN)), [[i] for i in range(KNOWN)]
+    )
     assert {len(network.get_parameter(f"heads.heads.new.{i}.weight")) for i in range(4)} == {0}
     feature = torch.randn(2, network.backbone.width)
     assert network.from_feature(feature, method.answers)["classifier"].shape == (2, KNOWN)
@@ -174,7 +176,7 @@ def test_the_teacher_begins_at_the_student_and_follows_it() -> None:
     label = torch.where(torch.arange(40) % 3 == 0, torch.arange(40) % KNOWN, -1)
     label[:KNOWN] = torch.arange(KNOWN)
     with torch.no_grad():
-        method.begin(context(network, lambda: features, label))
+        method.before_training(context(network, lambda: features, label))
     own = list(network.memory.buffers())
     for buffer, parameter in zip(own, network.trained().values(), strict=True):
         assert torch.equal(buffer, parameter)
@@ -182,7 +184,7 @@ def test_the_teacher_begins_at_the_student_and_follows_it() -> None:
     with torch.no_grad():
         for parameter in network.trained().values():
             parameter.add_(1.0)
-    method.stepped(network, at(0.5))
+    method.after_step(network, at(0.5))
     kept = peer_oracles.momentum(0.5, 0.7, 0.999)
     for buffer, before in zip(own, start, strict=True):
         torch.testing.assert_close(buffer, before + (1 - kept))
@@ -201,7 +203,7 @@ def test_a_step_never_waits(method: str) -> None:
         some = Batch.of(seen, Draws(numbers, numbers), random_labels(IMAGES).numpy(), "meta")
         found = made_method.loss(network, some, at(0.5))
         found.total.backward()
-        made_method.stepped(network, at(0.5))
+        made_method.after_step(network, at(0.5))
     assert watch.uploads == (2 if method == "orca" else 1)
 
 

@@ -96,7 +96,7 @@ def test_a_warm_start_puts_prototypes_on_the_centres_of_semi_supervised_k_means(
     features, truth, label = clustered()
     detector = {n: p.clone() for n, p in network.heads.named_parameters() if n.startswith("detector")}
     with torch.no_grad():
-        method.begin(context(network, lambda: features, label))
+        method.before_training(context(network, lambda: features, label))
     weight = network.heads["classifier"].weight.detach()
     torch.testing.assert_close(weight.norm(dim=1), torch.ones(K))
     units = normalize(features, dim=1)
@@ -117,7 +117,7 @@ def refuse() -> Tensor:
 def test_features_are_computed_for_a_warm_start_alone() -> None:
     network, method = made(config(method="simgcd", heads={"warm_start": False}))
     before = network.heads["classifier"].weight.clone()
-    method.begin(context(network, refuse, random_labels(4)))
+    method.before_training(context(network, refuse, random_labels(4)))
     assert torch.equal(network.heads["classifier"].weight, before)
 
 
@@ -125,7 +125,7 @@ def test_features_are_computed_for_a_warm_start_alone() -> None:
 def test_what_gradients_train_is_left_alone_before_an_evaluation(name: str) -> None:
     network, method = made(config(method=name, heads={"warm_start": True}))
     before = {key: value.clone() for key, value in network.state().items()}
-    method.settle(context(network, refuse, random_labels(4)))
+    method.finalise(context(network, refuse, random_labels(4)))
     assert all(torch.equal(value, before[key]) for key, value in network.state().items())
 
 

@@ -116,7 +116,7 @@ def test_a_batch_names_the_rows_of_both_views(label: list[int]) -> None:
     batch = batch_of(torch.tensor(label))
     both = label + label
     assert batch.labelled.tolist() == [i for i, y in enumerate(both) if y >= 0]
-    assert batch.free.tolist() == [i for i, y in enumerate(both) if y < 0]
+    assert batch.unlabelled.tolist() == [i for i, y in enumerate(both) if y < 0]
     assert batch.y.tolist() == [y for y in label if y >= 0]
 
 

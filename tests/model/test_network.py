@@ -88,7 +88,7 @@ def test_other_heads_run_only_when_asked() -> None:
     everything = infer(network, method, tokens)
     assert everything.novelty is not None and everything.novelty.shape == (9,)
     assert list(everything.others) == ["debiased"] and everything.others["debiased"].shape == (9,)
-    asked = infer(network, method, tokens, heads=method.detectors)
+    asked = infer(network, method, tokens, heads=("detector",))
     assert asked.novelty is not None and asked.novelty.tolist() == everything.novelty.tolist() and asked.others == {}
     network.heads["projection"] = Raises()
     assert infer(network, method, tokens).category.tolist() == asked.category.tolist()  # a projection never is

@@ -22,13 +22,13 @@ from debgcd.config.schedules import Progress
 from debgcd.config.schema import Config
 from debgcd.data.sampler import Draws
 from debgcd.methods import METHODS, create
-from debgcd.methods.base import Batch, Loss, Method, Sizes, head_weight
+from debgcd.methods.base import Batch, Loss, Method, Sizes
 from debgcd.methods.simgcd import SimGCD
 from debgcd.model.network import Network
+from debgcd.model.optimiser import sgd
 from debgcd.system import distributed
 from debgcd.system.distributed import group
 from debgcd.train import loop
-from debgcd.train.optimiser import sgd
 from debgcd.train.setup import Setup, build
 
 STEPS = 12
@@ -42,7 +42,7 @@ class Regularised(SimGCD):
     def loss(self, network: Network, batch: Batch, progress: Progress) -> Loss:
         found = super().loss(network, batch, progress)
         again = network.from_feature(network(batch.tokens).feature, ("classifier",))["classifier"]
-        direct = head_weight(network, "classifier").square().sum() + again.square().mean()
+        direct = network.get_parameter("heads.classifier.weight").square().sum() + again.square().mean()
         return Loss(found.total + direct, found.terms)
 
 
@@ -113,7 +113,9 @@ def every(kind: torch.dtype, folder: Path) -> dict[str, Tensor]:
     config = little_config(extras={"eagc_align": 0.7, "eagc_project": 0.5})  # changes the gradient of the feature
     network, method = made(config)
     label = torch.arange(12) % KNOWN
-    method.begin(context(network, lambda: torch.randn(12, WIDTH, generator=torch.Generator().manual_seed(0)), label))
+    method.before_training(
+        context(network, lambda: torch.randn(12, WIDTH, generator=torch.Generator().manual_seed(0)), label)
+    )
     add("eagc", network, method, config)
     config = little_config(method="simgcd")
     method = Regularised(config, method_of(config).sizes)
@@ -227,7 +229,8 @@ class Said:
 class Answering:
     """A network and a method that pass the tokens on."""
 
-    answers, detectors, per_category = ("classifier",), (), ("classifier",)
+    answers = ("classifier",)
+    heads = torch.nn.ModuleDict()
 
     def __call__(self, tokens: Tensor, heads: object) -> Tensor:
         return tokens

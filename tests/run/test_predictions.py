@@ -10,7 +10,7 @@ import pytest
 
 from debgcd.errors import DataError
 from debgcd.run.categories import Category, categories
-from debgcd.run.model_folder import Novel
+from debgcd.run.model_folder import NoveltyThreshold
 from debgcd.run.predictions import (
     COLUMNS,
     REVIEWED,
@@ -51,7 +51,7 @@ def odd_table(novelty: bool = True) -> Table:
     top = np.stack([(np.arange(count) + rank) % count for rank in range(3)], 1)
     scores = random.random(count, np.float32) if novelty else None
     inference = Inference(top, random.random((count, 3), np.float32), scores)
-    return prediction_table([Path("/photos") / text for text in ODD], inference, found, Novel(0.5, 0.1))
+    return prediction_table([Path("/photos") / text for text in ODD], inference, found, NoveltyThreshold(0.5, 0.1))
 
 
 def rounded(table: Table) -> Table:

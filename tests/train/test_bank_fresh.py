@@ -94,7 +94,7 @@ def test_repeatable_with_any_workers_and_after_a_kill(
 
     for name, workers in (("whole", 0), ("workers", 2)):
         assert debgcd(words(name, workers), tmp_path / "log") == 0
-    killed = debgcd(words("killed", 1), tmp_path / "log", at_call("debgcd.train.optimiser.SGD.step", 8))
+    killed = debgcd(words("killed", 1), tmp_path / "log", at_call("debgcd.model.optimiser.SGD.step", 8))
     assert killed == -signal.SIGKILL
     assert debgcd(["resume", tmp_path / "killed", "--no-report"], tmp_path / "log") == 0
     assert result(tmp_path / "whole") == result(tmp_path / "workers") == result(tmp_path / "killed")

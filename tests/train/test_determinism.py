@@ -76,7 +76,7 @@ def permuted_truth(rows: list[dict[str, str]]) -> list[dict[str, str]]:
 
 
 WITHOUT_VIT = [
-    name for name, method in METHODS.items() if not method.needs_vit
+    name for name, method in METHODS.items() if not method.about.needs_vit
 ]  # those are in tests/model/test_prompts.py
 
 

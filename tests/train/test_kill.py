@@ -90,7 +90,7 @@ def test_killed_at_every_step(on_bank: Reference, tmp_path: Path, step: int) -> 
 @pytest.mark.parametrize("step", tiered([8], [2, 8]))
 def test_killed_with_fresh_views(on_fresh: Reference, tmp_path: Path, step: int) -> None:
     """In the middle of a step: the gradient is there, the weights have not moved."""
-    on_fresh.kill(tmp_path / "run", at_call("debgcd.train.optimiser.SGD.step", step))
+    on_fresh.kill(tmp_path / "run", at_call("debgcd.model.optimiser.SGD.step", step))
     on_fresh.resume(tmp_path / "run")
 
 
@@ -206,9 +206,9 @@ def gcd(shared_csv: Path, arguments: Arguments, tmp_path_factory: pytest.TempPat
 @pytest.mark.parametrize(
     ("target", "number"),
     [
-        ("debgcd.train.optimiser.SGD.step", 2),
+        ("debgcd.model.optimiser.SGD.step", 2),
         ("debgcd.train.callbacks.evaluate_during_training", 2),
-        ("debgcd.methods.gcd.GCD.settle", 1),  # at the end
+        ("debgcd.methods.gcd.GCD.finalise", 1),  # at the end
         ("debgcd.train.checkpoint.save", 4),
     ],
 )
@@ -221,7 +221,7 @@ def test_gcd_killed_around_its_clusterings(
     assert_same_evaluations(tmp_path / "run", gcd.folder / "whole")
 
 
-TRAINED = [name for name, method in METHODS.items() if method.trains and not method.needs_vit]
+TRAINED = [name for name, method in METHODS.items() if method.trains and not method.about.needs_vit]
 # within an epoch, at its ends, before and after a checkpoint; methods with a memory first
 REMEMBER = ["debgcd", "orca", "uno", "mugcd", "opencon", "dccl", "gpc", "infosieve", "sptnet"]
 KILLS = list(itertools.product(["orca", "uno", "mugcd"], [1, 3, 4, 5, 8, STEPS]))
@@ -366,7 +366,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(on_fresh: Reference, tmp_path: Path)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_during_a_step_saves_after_it(on_bank: Reference, tmp_path: Path, number: signal.Signals) -> None:
     run = tmp_path / "run"
-    hook = at_call("debgcd.train.optimiser.SGD.step", 8, lambda: os.kill(os.getpid(), number))
+    hook = at_call("debgcd.model.optimiser.SGD.step", 8, lambda: os.kill(os.getpid(), number))
     assert debgcd(on_bank.arguments(run), tmp_path / "log", hook) == 130
     said = (tmp_path / "log").read_text("utf-8")
     assert said.splitlines()[-1] == f"debgcd: stopped; to continue: debgcd resume {run}" and "Traceback" not in said
@@ -380,7 +380,7 @@ def test_a_second_ctrl_c_stops_at_once(on_bank: Reference, tmp_path: Path) -> No
         os.kill(os.getpid(), signal.SIGINT)
 
     run = tmp_path / "run"
-    assert debgcd(on_bank.arguments(run), tmp_path / "log", at_call("debgcd.train.optimiser.SGD.step", 8, twice)) == 130
+    assert debgcd(on_bank.arguments(run), tmp_path / "log", at_call("debgcd.model.optimiser.SGD.step", 8, twice)) == 130
     assert "Traceback" not in (tmp_path / "log").read_text("utf-8")
     assert not (run / "checkpoints" / "step-00000008").exists()
     on_bank.resume(run)
@@ -398,7 +398,7 @@ def test_ctrl_c_after_the_steps_stops_at_once(on_bank: Reference, tmp_path: Path
 
 def test_ctrl_c_in_the_last_step_saves_it(on_bank: Reference, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    hook = at_call("debgcd.train.optimiser.SGD.step", STEPS, lambda: os.kill(os.getpid(), signal.SIGINT))
+    hook = at_call("debgcd.model.optimiser.SGD.step", STEPS, lambda: os.kill(os.getpid(), signal.SIGINT))
     assert debgcd(on_bank.arguments(run), tmp_path / "log", hook) == 130
     assert (run / "checkpoints" / f"step-{STEPS:08d}").is_dir()
     assert not (run / "predictions.csv").exists()

@@ -26,8 +26,8 @@ from debgcd.methods.base import Batch, Sizes
 from debgcd.model.backbone import Backbone, Identity
 from debgcd.model.heads import reset_heads
 from debgcd.model.network import Network
+from debgcd.model.optimiser import SGD, set_learning_rate, sgd
 from debgcd.train import loop
-from debgcd.train.optimiser import SGD, set_learning_rate, sgd
 from debgcd.train.setup import Setup
 
 Train = Callable[..., Any]

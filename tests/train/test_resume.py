@@ -24,9 +24,9 @@ from debgcd.errors import UsageError
 from debgcd.methods.base import Batch, Loss
 from debgcd.methods.debgcd import DebGCD
 from debgcd.model.network import Network
+from debgcd.model.optimiser import SGD
 from debgcd.run.directory import require_new
 from debgcd.system.files import lock
-from debgcd.train.optimiser import SGD
 
 Train = Callable[..., Any]
 Command = Callable[..., Any]
@@ -125,7 +125,7 @@ def test_the_lock_is_held_while_a_run_trains(run: Path, tmp_path: Path) -> None:
 
     assert (
         debgcd(
-            ["resume", run, "--no-report"], tmp_path / "first", at_call("debgcd.train.optimiser.SGD.step", 2, second)
+            ["resume", run, "--no-report"], tmp_path / "first", at_call("debgcd.model.optimiser.SGD.step", 2, second)
         )
         == 0
     )
@@ -243,7 +243,7 @@ def test_an_image_that_is_gone(
 ) -> None:
     run = tmp_path / "run"
     words = arguments(tiny_folder, run, "--bank", bank, "--workers", workers)
-    assert debgcd(words, tmp_path / "log", at_call("debgcd.train.optimiser.SGD.step", 5)) == -signal.SIGKILL
+    assert debgcd(words, tmp_path / "log", at_call("debgcd.model.optimiser.SGD.step", 5)) == -signal.SIGKILL
     (tiny_folder / "unlabelled").rename(tmp_path / "moved")
     said = command("resume", run, "--no-report")
     assert said.code == 3 and f"{tiny_folder}/unlabelled/" in said.complaint and "put the file back" in said.complaint

@@ -29,7 +29,7 @@ PHASES = {
     "beginning": "debgcd.train.train.create_run",
     "building a bank": "debgcd.tokens.bank._passes",
     "clustering": "debgcd.methods.kmeans.kmeans",
-    "training": "debgcd.train.optimiser.SGD.step",
+    "training": "debgcd.model.optimiser.SGD.step",
     "evaluating": "debgcd.train.finish.unlabelled",
     "finishing": "debgcd.train.finish.save_model",
 }

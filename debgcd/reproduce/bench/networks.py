@@ -20,10 +20,10 @@ from debgcd.methods.base import Batch, Method, Sizes
 from debgcd.model.backbone import Backbone, Identity, pick_precision
 from debgcd.model.load import load_backbone
 from debgcd.model.network import Network
+from debgcd.model.optimiser import SGD, sgd
 from debgcd.model.weights import IMAGENET_MEAN, IMAGENET_STD
 from debgcd.reproduce.bench.session import Session, Shape
 from debgcd.tokens.bank import BankTokens
-from debgcd.train.optimiser import SGD, sgd
 from debgcd.train.setup import build
 
 CPU = torch.device("cpu")

@@ -1,9 +1,10 @@
-"""The optimiser of the network's trained parameters, and its learning rate."""
+"""Optimisers of a network's trained parameters: what training asks of one, the default SGD, and the learning rate."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,23 @@ from debgcd.config import schedules
 from debgcd.config.schedules import Progress
 from debgcd.config.schema import ScheduleConfig
 from debgcd.model.network import Network
+
+
+class Optimiser(Protocol):
+    """What training asks of an optimiser; all of torch.optim have it.
+
+    A group may have a `share`: its learning rate as a multiple of the schedule's. Checkpoints keep `state`.
+    """
+
+    param_groups: list[dict[str, Any]]
+
+    @property
+    def state(self) -> Mapping[Any, dict[str, Any]]:
+        """Tensors and numbers of each parameter, by name; a parameter that is not in it gets an empty entry when asked for."""
+
+    def zero_grad(self) -> None: ...
+
+    def step(self) -> Any: ...
 
 
 class SGD:
@@ -44,7 +62,7 @@ class SGD:
             torch._foreach_add_(parameters, directions, alpha=-group["lr"])
 
     def _with_momentum(self, parameters: list[nn.Parameter], directions: list[Tensor], momentum: float) -> list[Tensor]:
-        kept = [self.state[parameter].get("momentum_buffer") for parameter in parameters]
+        kept = [self.state[parameter].get("momentum") for parameter in parameters]
         old = [(buffer, direction) for buffer, direction in zip(kept, directions, strict=True) if buffer is not None]
         if old:
             buffers, added = map(list, zip(*old, strict=True))
@@ -52,8 +70,8 @@ class SGD:
             torch._foreach_add_(buffers, added)
         for parameter, buffer, direction in zip(parameters, kept, directions, strict=True):
             if buffer is None:
-                self.state[parameter]["momentum_buffer"] = direction.clone()
-        return [self.state[parameter]["momentum_buffer"] for parameter in parameters]
+                self.state[parameter]["momentum"] = direction.clone()
+        return [self.state[parameter]["momentum"] for parameter in parameters]
 
 
 def sgd(network: Network, schedule: ScheduleConfig) -> SGD:
@@ -68,10 +86,10 @@ def sgd(network: Network, schedule: ScheduleConfig) -> SGD:
     return SGD(groups, schedule.lr, schedule.momentum)
 
 
-def set_learning_rate(optimiser: SGD, schedule: ScheduleConfig, batch: int, progress: Progress) -> float:
+def set_learning_rate(optimiser: Optimiser, schedule: ScheduleConfig, batch: int, progress: Progress) -> float:
     """Cosine from lr · batch / 128 down to its share `lr_end`; returns the heads' rate."""
     top = schedule.lr * batch / 128
     lr = schedules.cosine(top, top * schedule.lr_end, progress.share)
     for group in optimiser.param_groups:
-        group["lr"] = lr * group["share"]
+        group["lr"] = lr * group.get("share", 1.0)
     return lr
