@@ -122,7 +122,9 @@ ITERATIONS = 500
 
 def project(feature: NDArray[np.float32], seed: int) -> tuple[NDArray[np.float64], str]:
     """(N, d) -> (N, 2), and how: "t-SNE" or "PCA". The same features and seed give the same picture."""
-    points = principal(torch.from_numpy(feature), min(TSNE_AXES, *feature.shape)).double().numpy()[:, ::-1]  # largest first
+    points = (
+        principal(torch.from_numpy(feature), min(TSNE_AXES, *feature.shape)).double().numpy()[:, ::-1]
+    )  # largest first
     flat = np.zeros((len(points), 2))
     flat[:, : min(2, points.shape[1])] = points[:, :2]
     if len(points) < TSNE_POINTS:
