@@ -155,7 +155,7 @@ def test_a_plot_without_matplotlib_names_the_extra_to_install(
 def test_a_plot_that_fails_does_not_take_the_estimate_with_it(
     command: Command, shared_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("PIL.Image.Image.save", full)
