@@ -29,8 +29,8 @@ from debgcd.model.backbone import Backbone  # noqa: E402
 from debgcd.model.lite import load_lite  # noqa: E402
 from debgcd.model.load import load_backbone  # noqa: E402
 from debgcd.model.prompts import PixelPrompts, Prompted  # noqa: E402
-from debgcd.reproduce.table import markdown  # noqa: E402
 from debgcd.system.machine import facts  # noqa: E402
+from debgcd.system.text_table import markdown_table  # noqa: E402
 
 SIDE, BATCH, FEW = 160, 256, 64
 
@@ -56,7 +56,7 @@ def main() -> None:
         f"The best of {options.turns} turns each; {machine['date']}, {machine['processor']}, {machine['instructions']}, "
         f"{machine['threads']} threads, float32, by `benchmarks/chunks.py`."
     )
-    table = markdown(["what", "without", "with chunks", "ratio"], rows)
+    table = markdown_table(["what", "without", "with chunks", "ratio"], rows)
     write_between(HERE.parent / "docs" / "performance.md", "benchmarks/chunks.py", f"{table}\n\n{told}")
 
 

@@ -30,9 +30,10 @@ from debgcd.config.schema import Config  # noqa: E402
 from debgcd.methods import METHODS, require_method  # noqa: E402
 from debgcd.reproduce.experiments import classes_of  # noqa: E402
 from debgcd.reproduce.grid import Cell, ImageList, cell, finish, settings_digest  # noqa: E402
-from debgcd.reproduce.table import markdown, result  # noqa: E402
+from debgcd.reproduce.table import result  # noqa: E402
 from debgcd.system.files import read_json, write_json  # noqa: E402
 from debgcd.system.machine import cache_folder, cores, facts  # noqa: E402
+from debgcd.system.text_table import markdown_table  # noqa: E402
 from debgcd.train.plan import first_stage  # noqa: E402
 
 ROOT = HERE.parent
@@ -185,15 +186,17 @@ def write_page(page: Path, done: list[dict[str, Any]]) -> None:
             accuracy.append([f"{method.about.title}: unmeasured, needs a ViT", *["–"] * (len(sets) + 3)])
     titles = [SETS[name] for name in sets]
     parts = [
-        markdown(["All", *titles, "mean", f"minus {REFERENCE}", "seeds"], accuracy),
+        markdown_table(["All", *titles, "mean", f"minus {REFERENCE}", "seeds"], accuracy),
         "Per cent of the unlabelled images in the right category, mean ± standard deviation over the seeds; backbone lite0, preset "
         f"small, two tuned blocks. minus {REFERENCE}: over the same seeds of each set. Last run {facts()['date']}.",
-        markdown(["Old, New", *(f"{title} {what}" for title in titles for what in ("Old", "New")), "AUROC"], kinds),
+        markdown_table(
+            ["Old, New", *(f"{title} {what}" for title in titles for what in ("Old", "New")), "AUROC"], kinds
+        ),
         "AUROC: of the novelty score, where a method has one; the mean over the sets.",
-        markdown([f"Time / {REFERENCE}'s", *titles, "GB"], costs),
+        markdown_table([f"Time / {REFERENCE}'s", *titles, "GB"], costs),
         f"CPU time of a whole run on one core without making its view bank, as a multiple of {REFERENCE}'s on the same processor. GB: "
         f"the largest memory of any run. Seconds of {REFERENCE}:",
-        markdown(["processor", *titles], bases),
+        markdown_table(["processor", *titles], bases),
     ]
     write_between(page, "benchmarks/methods.py", "\n\n".join(parts) if done else "Not measured yet.")
 

@@ -3,7 +3,8 @@
 .venv/bin/python benchmarks/quality_levels.py --root DIR      about an hour on two cores that do nothing else
 
 DIR holds Oxford-IIIT Pet (`debgcd fetch pets` gets it). Each level has a cache of its own, so that the time includes its view
-bank, from the folder to the end; seed 0, K given. Writes benchmarks/results/quality_levels.json and the table in docs/configuration.md. A level that is
+bank, from the folder to the end; seed 0, K given. Writes
+benchmarks/results/quality_levels.json and the table in docs/configuration.md. A level that is
 finished is not run again.
 """
 

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import io
 import time
+from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image, ImageDraw, ImageFont
 
 from debgcd import config as configuration
 from debgcd.config.schema import Config
+from debgcd.data.image.decode import Unusable
 from debgcd.data.manifest import Manifest, from_arrays, write_manifest
 from debgcd.data.sources import read_manifest
 from debgcd.errors import DataError, UsageError
-from debgcd.report.figures import draw_exemplars
+from debgcd.report.thumbnails import square
 from debgcd.review.log import reviewed_predictions
+from debgcd.run.categories import Category
 from debgcd.run.directory import Run, open_run, require_new
-from debgcd.system.files import read_json, write_json
+from debgcd.run.predictions import Prediction
+from debgcd.system.files import read_json, write_bytes, write_json
 from debgcd.system.progress import say
 from debgcd.train.finish import read_evaluation
 from debgcd.train.plan import make_plan
@@ -25,6 +32,10 @@ from debgcd.train.train import resume, train
 
 METHODS = ("kmeans", "simgcd", "debgcd")
 KNOWN, CLASSES = 5, 10
+
+TILE, GAP, LABEL = 72, 4, 190  # pixels of an image, between images, of a category's name
+INK, FAINT, EMPTY = "#1f2430", "#6b7280", "#e5e7eb"
+KNOWN_COLOUR, NEW_COLOUR = "#2563a8", "#b4531a"
 
 
 def demo(folder: Path, seed: int, cache: str | None = None) -> list[dict[str, Any]]:
@@ -92,3 +103,40 @@ def _run(manifest: Manifest, config: Config, folder: Path) -> Run:
     if open_run(folder).config.seed != config.seed:
         raise UsageError(f"{folder} holds a demo with another seed; choose another output folder", setting="out")
     return resume(folder)
+
+
+def draw_exemplars(
+    predictions: Sequence[Prediction], categories: Sequence[Category], path: Path, columns: int = 12
+) -> None:
+    """Write a PNG with one row per category: its name, its size and its most confident images."""
+    members = defaultdict(list)
+    for row in sorted(predictions, key=lambda row: (-row["confidence"], row["path"])):
+        members[row["category"]].append(row)
+    height = len(categories) * (TILE + GAP) + GAP
+    sheet = Image.new("RGB", (LABEL + columns * (TILE + GAP) + GAP, height), "white")
+    pen, large, small = ImageDraw.Draw(sheet), ImageFont.load_default(20), ImageFont.load_default(13)
+    for i, category in enumerate(categories):
+        top, own = GAP + i * (TILE + GAP), members[category.category]
+        pen.rectangle((0, top, 5, top + TILE), fill=KNOWN_COLOUR if category.known else NEW_COLOUR)
+        pen.text((16, top + 10), _short(category.name, large, LABEL - 16), fill=INK, font=large)
+        kind = "known class" if category.known else "discovered"
+        pen.text((16, top + 40), f"{kind} · {len(own)} images", fill=FAINT, font=small)
+        for j, row in enumerate(own[:columns]):
+            try:
+                tile = square(Path(row["path"]), TILE)
+            except Unusable:  # the file was removed or changed since the prediction
+                tile = Image.new("RGB", (TILE, TILE), EMPTY)
+            sheet.paste(tile, (LABEL + GAP + j * (TILE + GAP), top))
+    content = io.BytesIO()
+    sheet.save(content, "PNG")
+    write_bytes(path, content.getvalue())
+
+
+def _short(name: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: int) -> str:
+    """The name on one line, cut before it reaches the images."""
+    name = " ".join(name.split())
+    if font.getlength(name) <= width:
+        return name
+    while name and font.getlength(name + "…") > width:
+        name = name[:-1]
+    return name + "…"

@@ -142,10 +142,20 @@ def test_a_plot_that_cannot_be_is_refused_before_the_work(
     assert said.code == 2 and "plot" in said.complaint
 
 
+def test_a_plot_without_matplotlib_names_the_extra_to_install(
+    command: Command, shared_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("debgcd.estimate.from_images", lambda *_: pytest.fail("the work has begun"))
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    said = command("estimate-k", shared_csv, "--preset", "small", "--plot", tmp_path / "k.png")
+    assert said.code == 2 and "--plot needs the package matplotlib" in said.complaint
+    assert "pip install 'debgcd[figures]'" in said.complaint
+
+
 def test_a_plot_that_fails_does_not_take_the_estimate_with_it(
     command: Command, shared_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("PIL.Image.Image.save", full)

@@ -32,9 +32,10 @@ def call(
     command: Command, finished: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[str, Path, Path, bool], Any]:
     """call(name, source, out, force): the command that writes `out`."""
-    from debgcd.reproduce.bench import run
 
-    monkeypatch.setattr(run, "MEASURES", {"decode": lambda session: [Line("decode", "nothing", "s", 1.0)]})
+    from debgcd.reproduce.bench import measure
+
+    monkeypatch.setattr(measure, "MEASURES", {"decode": lambda session: [Line("decode", "nothing", "s", 1.0)]})
 
     def work(name: str, source: Path, out: Path, force: bool) -> Any:
         words: dict[str, list[object]] = {

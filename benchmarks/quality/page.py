@@ -15,7 +15,7 @@ sys.path.insert(0, str(HERE.parent))  # for grid.py
 
 from grid import mean_and_error  # noqa: E402
 
-from debgcd.reproduce.table import markdown  # noqa: E402
+from debgcd.system.text_table import markdown_table  # noqa: E402
 
 MEASURES = {"all": "All", "old": "Old", "new": "New", "auroc": "AUROC"}
 # goals, in points of All: (better, worse, minimum difference)
@@ -62,7 +62,7 @@ def _part(runs: list[Run]) -> str:
             lines.append(
                 [set_name, row, str(len(mine)), *(_shown(run[measure] for run in mine) for measure in measures)]
             )
-    return markdown(["set", "", "seeds", *(MEASURES[measure] for measure in measures)], lines)
+    return markdown_table(["set", "", "seeds", *(MEASURES[measure] for measure in measures)], lines)
 
 
 def differences(runs: list[Run]) -> str:
@@ -92,7 +92,7 @@ def differences(runs: list[Run]) -> str:
         sign = "+" if found is gained else ""
         by_set = ", ".join(f"{name} {number:{sign}.1f}" for name, number in found.items())
         rows.append([what, f"{statistics.mean(found.values()):{sign}.1f}", goal, by_set])
-    return markdown([f"over {len(pairs)} paired runs", "result", "goal", "by set"], rows)
+    return markdown_table([f"over {len(pairs)} paired runs", "result", "goal", "by set"], rows)
 
 
 def draws(runs: list[Run]) -> str:
@@ -126,7 +126,7 @@ def draws(runs: list[Run]) -> str:
         "stopped",
         "AUROC",
     ]
-    return markdown(head, rows)
+    return markdown_table(head, rows)
 
 
 def unknown_k(runs: list[Run]) -> str:
@@ -148,7 +148,7 @@ def unknown_k(runs: list[Run]) -> str:
         "New, K given",
         "auto",
     ]
-    return markdown(head, rows)
+    return markdown_table(head, rows)
 
 
 def cases(runs: list[Run]) -> str:
@@ -161,7 +161,7 @@ def cases(runs: list[Run]) -> str:
         first = "–" if before[0] is None else f"{before[0]['all']:.1f}"
         surer = "–" if before[0] is None else f"{before[0]['auroc']:.1f}"
         rows.append([what, name, first, f"{after['all']:.1f}", surer, f"{after['auroc']:.1f}", said])
-    return markdown(["", "set", "All before", "after", "AUROC before", "after", "new, said of true %"], rows)
+    return markdown_table(["", "set", "All before", "after", "AUROC before", "after", "new, said of true %"], rows)
 
 
 def ratios(runs: list[Run]) -> str:
@@ -173,7 +173,7 @@ def ratios(runs: list[Run]) -> str:
         + [f"{found[name, known, share]['all']:.1f} / {found[name, known, share]['auroc']:.1f}" for share in shares]
         for name, known in dict.fromkeys((name, known) for name, known, _ in found)
     ]
-    return markdown(["set", "known classes", *(f"{100 * float(share):.0f} % labelled" for share in shares)], rows)
+    return markdown_table(["set", "known classes", *(f"{100 * float(share):.0f} % labelled" for share in shares)], rows)
 
 
 def curriculum(runs: list[Run]) -> str:
@@ -192,7 +192,7 @@ def curriculum(runs: list[Run]) -> str:
                 for k in ("old", "new")
             ]
             rows.append([name, what, *(_percent(values) for values in (*used, *right))])
-    return markdown(["set", "steps", "Old used", "New used", "Old right", "New right"], rows)
+    return markdown_table(["set", "steps", "Old used", "New used", "Old right", "New right"], rows)
 
 
 def times(runs: list[Run]) -> str:
@@ -209,7 +209,7 @@ def times(runs: list[Run]) -> str:
         ]
         for row in rows
     ]
-    return markdown(["seconds of training", *sets], cells)
+    return markdown_table(["seconds of training", *sets], cells)
 
 
 def hours(parts: Iterable[dict[str, Any]]) -> str:

@@ -62,7 +62,7 @@ def bench(options: argparse.Namespace) -> None:
         require_free(options, "-o", options.out)
         options.out.parent.mkdir(parents=True, exist_ok=True)
 
-    from debgcd.reproduce.bench.run import run
+    from debgcd.reproduce.bench.measure import run
     from debgcd.reproduce.bench.session import SHAPES, Session, require_markers, write_table
     from debgcd.system.files import write_json
 

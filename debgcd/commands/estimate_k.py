@@ -59,12 +59,16 @@ def add(subparsers: Subparsers) -> None:
 def estimate_k(options: argparse.Namespace) -> None:
     """`debgcd estimate-k`."""
     from debgcd import estimate
-    from debgcd.report.figures import draw_k_curve, require_drawable, text_plot
+    from debgcd.report.plots import k_figure, new_figure, write_figure
     from debgcd.run.directory import open_run
 
     if options.plot is not None:
-        require_drawable(options.plot)
+        if options.plot.suffix.lower() != ".png":
+            raise UsageError(f"--plot needs a .png path, got {options.plot}")
+        if not options.plot.parent.is_dir():
+            raise UsageError(f"no folder {options.plot.parent} for the plot; create it, or choose another with --plot")
         require_free(options, "--plot", options.plot)
+        new_figure("--plot")  # without matplotlib, refuse before any work
     if options.path is not None and (options.path / "config.yaml").is_file():
         if options.plot is not None:
             require_free(options, "--plot", options.plot, open_run(options.path).manifest.paths)
@@ -77,11 +81,12 @@ def estimate_k(options: argparse.Namespace) -> None:
     if options.json:
         print_json(found.to_json())
     else:
-        print(text_plot(found))
-        print(f"""
-about {found.k} categories, known and new (between {found.low} and {found.high}); estimated in {found.seconds:.0f} s""")
+        print(
+            f"about {found.k} categories, known and new (between {found.low} and {found.high}); "
+            f"estimated in {found.seconds:.0f} s"
+        )
     if options.plot is not None:
-        draw_k_curve(found, options.plot)
+        write_figure(k_figure(found), options.plot)
 
 
 def _for_a_run(options: argparse.Namespace) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from debgcd.errors import UsageError
 from debgcd.system.progress import escaped
+from debgcd.system.text_table import text_table
 
 if TYPE_CHECKING:
     from debgcd.novelty.base import NoveltyThreshold
@@ -189,28 +190,18 @@ def percent(value: float | None) -> str:
 
 
 def table(head: list[str], rows: list[list[str]], left: Collection[int] = (0,)) -> None:
-    """Print aligned columns, flush left if their number is in `left`. Control characters in cells are escaped."""
-    head, *rows = ([escaped(cell) for cell in row] for row in [head, *rows])
-    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
-    for row in [head, *rows]:
-        cells = [
-            cell.ljust(width) if i in left else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        print("  ".join(cells).rstrip())
+    """Print aligned columns, see `text_table`."""
+    print(text_table(head, rows, left))
 
 
 def short_table(head: list[str], rows: list[list[str]]) -> None:
     """As `table` in WIDTH columns: the last three columns are file names, which share what the others leave."""
-    head, *rows = ([escaped(cell) for cell in row] for row in [head, *rows])
-    lines = [[_cut(row[0], WIDTH // 3), *row[1:]] for row in [head, *rows]]
+    lines = [[escaped(cell) for cell in row] for row in [head, *rows]]
+    lines = [[_cut(row[0], WIDTH // 3), *row[1:]] for row in lines]
     widths = [max(len(row[i]) for row in lines) for i in range(len(head) - 3)]
     each = (WIDTH - sum(widths) - 2 * len(widths) - 4) // 3
-    files = [min(each, max(len(row[i]) for row in lines)) for i in (-3, -2, -1)]
-    for row in lines:
-        cells = [row[0].ljust(widths[0])] + [row[i].rjust(widths[i]) for i in range(1, len(widths))]
-        cells += [_cut(name, width).ljust(width) for name, width in zip(row[-3:], files, strict=True)]
-        print("  ".join(cells).rstrip())
+    head, *rows = ([*row[:-3], *(_cut(name, each) for name in row[-3:])] for row in lines)
+    table(head, rows, left=(0, *range(len(head) - 3, len(head))))
 
 
 def _cut(text: str, width: int) -> str:

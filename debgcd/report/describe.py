@@ -7,18 +7,20 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.sparse import csr_array, vstack
+from scipy.sparse.csgraph import connected_components
 
 from debgcd.cluster.prototypes import principal
 from debgcd.cluster.ward import ward
 from debgcd.report.look import Look
-from debgcd.report.trust import Ids, distances
+from debgcd.report.trust import Ids, distances, rows_per_category
 from debgcd.system.progress import progress
 
-EXEMPLARS, OTHERS = 12, 8  # images shown of a category; fewer where there are many categories
-SHOWN = 5000  # images on a page; of more, a random part of each category
-UNSURE = 0.5  # confidence below which an image is rather given its category's group
-FAR = 2.0  # standard deviations from the category's mean distance: an outlier
-ALIKE = 0.03  # root mean square difference of two images at 8 × 8 pixels, of 1: near-duplicates
+EXEMPLARS, OTHERS = 12, 8  # images shown per category; fewer if there are many categories
+IMAGES_ON_PAGE = 5000  # of more, a random part is shown
+UNSURE = 0.5  # confidence below which the group of a category is the safer answer
+OUTLIER_DEVIATIONS = 2.0  # standard deviations above the category's mean distance
+DUPLICATE_RMS = 0.03  # root mean square difference of near-duplicates at 8 × 8 pixels, values in 0..1
 
 
 @dataclass(frozen=True)
@@ -39,28 +41,29 @@ def describe(look: Look) -> list[Description]:
     group = groups(look)
     between = distances(np.nan_to_num(look.means), look.means)  # (K, K)
     missing = np.isnan(look.means[:, 0])
-    share = SHOWN // (4 * len(look.categories))
+    k = len(look.categories)
+    share = IMAGES_ON_PAGE // (4 * k)
     most, others = max(2, min(EXEMPLARS, share)), max(1, min(OTHERS, share // 2))
-    found = []
-    for c in range(len(look.categories)):
-        here = np.flatnonzero((look.category[look.there] == c) & (look.label[look.there] < 0))
-        named = np.flatnonzero(look.label[look.there] == c)
+    label = look.label[look.there]
+    members = rows_per_category(np.where(label < 0, look.category[look.there], -1), k)
+    descriptions = []
+    for c, (free, labelled) in enumerate(zip(members, rows_per_category(label, k), strict=True)):
         apart = between[c, :known].copy()
         if c < known:
             apart[c] = np.inf
         near = int(apart.argmin()) if len(apart) and np.isfinite(apart).any() and not missing[c] else None
-        order, far = _by_distance(look, here, c)
-        found.append(
+        order, far = _by_distance(look, free, c)
+        descriptions.append(
             Description(
                 exemplars=_one_per_scene(look, order)[:most],
-                borderline=_borderline(look, look.there[here].tolist())[:others],
+                borderline=_borderline(look, look.there[free].tolist())[:others],
                 outliers=far[:others],
-                labelled=_one_per_scene(look, _by_distance(look, named, c)[0])[:others],
+                labelled=_one_per_scene(look, _by_distance(look, labelled, c)[0])[:others],
                 like=near,
                 group=int(group[c]),
             )
         )
-    return found
+    return descriptions
 
 
 def groups(look: Look) -> Ids:
@@ -70,74 +73,61 @@ def groups(look: Look) -> Ids:
 
 
 def duplicates(prints: NDArray[np.float32], block: int = 1024) -> list[list[int]]:
-    """Groups of images that are nearly the same, by fingerprints (N, d); nan: left out. A chain is one group."""
+    """Groups of near-duplicate images by their fingerprints (N, d); NaN: left out. A chain of similar images is one group."""
     usable = np.flatnonzero(~np.isnan(prints[:, 0]))
+    if not len(usable):
+        return []
     points = prints[usable]
-    parent = np.arange(len(points))
-
-    def root(i: int) -> int:
-        while parent[i] != i:
-            parent[i] = parent[parent[i]]
-            i = int(parent[i])
-        return i
-
     length = (points**2).sum(1)
+    near = []
     for start in range(0, len(points), block):
-        some = slice(start, start + block)
-        squared = length[some, None] + length - 2 * points[some] @ points.T
-        for i, j in np.argwhere(squared < ALIKE**2 * points.shape[1]):
-            if start + i < j:
-                parent[root(int(j))] = root(int(start + i))
-    members: dict[int, list[int]] = {}
-    for i in range(len(points)):
-        members.setdefault(root(i), []).append(int(usable[i]))
-    return [group for group in members.values() if len(group) > 1]
+        rows = slice(start, start + block)
+        squared = length[rows, None] + length - 2 * points[rows] @ points.T
+        near.append(csr_array(squared < DUPLICATE_RMS**2 * points.shape[1]))
+    _, group = connected_components(vstack(near), directed=False)
+    return [usable[rows].tolist() for rows in rows_per_category(group, int(group.max()) + 1) if len(rows) > 1]
 
 
-def _by_distance(look: Look, here: Ids, c: int) -> tuple[list[int], list[int]]:
-    """The images at these positions of `there`, nearest to the category's mean first; and the outliers, furthest first."""
-    if not len(here):
+def _by_distance(look: Look, rows: Ids, c: int) -> tuple[list[int], list[int]]:
+    """The images in these rows of `feature`, nearest to the category's mean first; and the outliers, furthest first."""
+    if not len(rows):
         return [], []
-    apart = np.linalg.norm(look.feature[here] - look.means[c], axis=1)
+    apart = np.linalg.norm(look.feature[rows] - look.means[c], axis=1)
     order = np.argsort(apart, kind="stable")
-    images = look.there[here][order].tolist()
-    far = apart[order] > apart.mean() + FAR * apart.std()
-    return images, [image for image, outlying in zip(images, far, strict=True) if outlying][::-1]
+    images = look.there[rows][order]
+    return images.tolist(), images[apart[order] > apart.mean() + OUTLIER_DEVIATIONS * apart.std()][::-1].tolist()
 
 
 def _borderline(look: Look, images: list[int]) -> list[int]:
-    """Images by how little the most probable category leads, the least first; none where it leads clearly."""
-
-    def lead(image: int) -> float:
-        row = look.rows[image]
-        return row["top1_p"] - (row["top2_p"] or 0)
-
-    return sorted((image for image in images if lead(image) < UNSURE), key=lead)
+    """Images in which the most probable category leads by less than UNSURE, the smallest lead first."""
+    lead = {image: look.rows[image]["top1_p"] - (look.rows[image]["top2_p"] or 0) for image in images}
+    return sorted((image for image in images if lead[image] < UNSURE), key=lead.__getitem__)
 
 
 def _one_per_scene(look: Look, images: list[int]) -> list[int]:
-    """Without images of a scene (column `group` of the manifest) that another one shows already; those come last."""
-    scenes = [look.run.manifest.groups[row] for row in look.run.manifest.training_rows[images]] if images else []
+    """The same images; those of a scene (column `group` of the manifest) that an earlier one shows come last."""
     seen: set[str | None] = set()
-    first: list[int] = []
-    later: list[int] = []
-    for image, scene in zip(images, scenes, strict=True):
-        (later if scene is not None and scene in seen else first).append(image)
+    repeated = []
+    for image in images:
+        scene = look.scenes[image]
+        repeated.append(scene is not None and scene in seen)
         seen.add(scene)
-    return first + later
+    return [images[i] for i in np.argsort(repeated, kind="stable")]
 
 
-AXES = 50  # principal axes that t-SNE sees
-FEWEST = 10  # with fewer points t-SNE has no neighbours to keep
+TSNE_AXES = 50  # principal axes that t-SNE sees
+TSNE_POINTS = 10  # with fewer points t-SNE has no neighbours to keep
 ITERATIONS = 500
 
 
 def project(feature: NDArray[np.float32], seed: int) -> tuple[NDArray[np.float64], str]:
     """(N, d) -> (N, 2), and how: "t-SNE" or "PCA". The same features and seed give the same picture."""
-    points = principal(torch.from_numpy(feature), min(AXES, *feature.shape)).double().numpy()[:, ::-1]  # largest first
+    points = (
+        principal(torch.from_numpy(feature), min(TSNE_AXES, *feature.shape)).double().numpy()[:, ::-1]
+    )  # largest first
     flat = np.zeros((len(points), 2))
     flat[:, : min(2, points.shape[1])] = points[:, :2]
-    if len(points) < FEWEST:
+    if len(points) < TSNE_POINTS:
         return flat, "PCA"
     try:
         from openTSNE import TSNE

@@ -1,4 +1,4 @@
-"""A finished run, asked again for all that its report shows: features, both classifiers, another view."""
+"""What the report shows of a finished run: features, both classifiers, another view, trust."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from debgcd.data.sampler import Draws
 from debgcd.data.scan import scan
 from debgcd.errors import DataError
 from debgcd.model.heads import classifiers
-from debgcd.report.trust import Evidence, Floats, Ids, category_means, trust
+from debgcd.report.trust import Evidence, Floats, Ids, category_means, rows_per_category, trust
 from debgcd.review.log import reviewed_predictions
 from debgcd.run.categories import Category, living
 from debgcd.run.directory import Run
@@ -34,12 +34,12 @@ from debgcd.train.setup import centre_tokens, frozen_features
 from debgcd.train.train import open_setup
 
 RESTARTS = 3  # of the second clustering
-Found = TypeVar("Found")
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
 class Look:
-    """A run and what its network says of those of its training images that are still there.
+    """A run and its network's answers for the training images that can still be read.
 
     Images are numbered as the training rows of the manifest. `there` are the numbers of the P images that can be read;
     arrays of length P are in that order.
@@ -57,19 +57,29 @@ class Look:
     parts: dict[str, Floats]  # (K,) each
     doubts: list[Doubt]  # labels that look wrong
 
-    @property
+    @cached_property
     def paths(self) -> list[Picture]:
         return self.run.manifest.training_paths
+
+    @cached_property
+    def scenes(self) -> list[str | None]:
+        """The group of each training image in the manifest."""
+        return [self.run.manifest.groups[row] for row in self.run.manifest.training_rows]
+
+    @cached_property
+    def members(self) -> list[Ids]:
+        """The unlabelled images of each category."""
+        return rows_per_category(np.where(self.label < 0, self.category, -1), len(self.categories))
 
     @cached_property
     def base(self) -> str:
         """The folder that all images are in."""
         return os.path.commonpath([Path(path).parent for path in self.paths])
 
-    @property
+    @cached_property
     def size(self) -> Ids:
-        """(K,) unlabelled images of each category."""
-        return np.bincount(self.category[self.label < 0], minlength=len(self.categories))
+        """(K,) number of unlabelled images of each category."""
+        return np.array([len(images) for images in self.members])
 
 
 def look(run: Run, cache: Path) -> Look:
@@ -104,15 +114,15 @@ def look(run: Run, cache: Path) -> Look:
 
 
 def _living(every: list[Category]) -> tuple[list[Category], Ids]:
-    """The categories that were not merged into another, numbered anew, and the number of each one's."""
-    categories = [one for one in every if one.merged_into is None]
-    place = {one.category: i for i, one in enumerate(categories)}
-    numbered = [replace(one, category=i) for i, one in enumerate(categories)]
-    return numbered, np.array([place[now] for now in living(every)])
+    """The categories that were not merged into another, renumbered; and for each category the new number of its successor."""
+    categories = [category for category in every if category.merged_into is None]
+    number = {category.category: i for i, category in enumerate(categories)}
+    renumbered = [replace(category, category=i) for i, category in enumerate(categories)]
+    return renumbered, np.array([number[successor] for successor in living(every)])
 
 
-def of_readable(run: Run, ask: Callable[[Ids], Found]) -> tuple[Ids, Found]:
-    """The numbers of the training images that can be read, and what `ask` says of these."""
+def of_readable(run: Run, ask: Callable[[Ids], Answer]) -> tuple[Ids, Answer]:
+    """The numbers of the training images that can be read, and the result of `ask` for them."""
     paths = run.manifest.training_paths
     there = np.flatnonzero([os.path.isfile(path) for path in paths])
     try:
@@ -160,5 +170,5 @@ def _doubts(run: Run, there: Ids, cache: Path) -> list[Doubt]:
 def _second_clustering(feature: Tensor, label: Tensor, k: int, seed: int) -> Ids:
     """Clusters of the features by semi-supervised k-means: where they agree with the categories, two methods do."""
     with progress("clustering") as report:
-        found = kmeans(feature, label, min(k, len(feature)), seed=seed, restarts=RESTARTS, on_progress=report)
-    return found.assignment.numpy()
+        clusters = kmeans(feature, label, min(k, len(feature)), seed=seed, restarts=RESTARTS, on_progress=report)
+    return clusters.assignment.numpy()

@@ -17,7 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from debgcd import __version__
 from debgcd.data.image.crop import Picture
 from debgcd.errors import DataError, DebgcdError
-from debgcd.report.describe import SHOWN, UNSURE, Description, describe, duplicates, project
+from debgcd.report.describe import IMAGES_ON_PAGE, UNSURE, Description, describe, duplicates, project
 from debgcd.report.look import Look, look
 from debgcd.report.plots import draw, image_file
 from debgcd.report.thumbnails import fingerprints, thumbnails
@@ -118,7 +118,7 @@ def page_data(look: Look, cache: Path) -> dict[str, Any]:
 
 
 def _category(look: Look, c: int, described: Description, number: dict[int, int]) -> dict[str, Any]:
-    rows = [look.rows[image] for image in np.flatnonzero((look.category == c) & (look.label < 0)).tolist()]
+    rows = [look.rows[image] for image in look.members[c].tolist()]
     novelty = [row["novelty"] for row in rows if row["novelty"] is not None]
     category = look.categories[c]
     return {
@@ -143,9 +143,9 @@ def _chosen(look: Look, described: Sequence[Description]) -> list[int]:
     """The images on the page: all unlabelled ones if they are few, else a part of each; and some labelled ones of each class."""
     picked = {image for one in described for image in (*one.exemplars, *one.borderline, *one.outliers)}
     free = np.flatnonzero(look.label < 0)
-    if len(free) > SHOWN:
+    if len(free) > IMAGES_ON_PAGE:
         others = np.random.default_rng(look.run.config.seed).permutation(np.setdiff1d(free, list(picked)))
-        free = np.sort(np.concatenate([list(picked), others[: max(0, SHOWN - len(picked))]]).astype(np.int64))
+        free = np.sort(np.concatenate([list(picked), others[: max(0, IMAGES_ON_PAGE - len(picked))]]).astype(np.int64))
     return [*free.tolist(), *(image for one in described for image in one.labelled)]
 
 

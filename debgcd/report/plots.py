@@ -1,4 +1,4 @@
-"""The paper's figures, each a function of one or two finished runs; drawn with matplotlib (extra `figures`)."""
+"""The paper's figures, each a function of one or two finished runs, and the scores of K; drawn with matplotlib (extra `figures`)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
+from debgcd.cluster.estimate_k import Estimate
 from debgcd.data.loader import from_files
 from debgcd.data.views import CENTRE, PLAIN
 from debgcd.errors import DataError, UsageError
@@ -93,8 +94,14 @@ def draw(name: str, runs: Sequence[Run], cache: Path) -> Figure:
     """The figure of this name, one column per run."""
     if name not in FIGURES:
         raise UsageError(f"there is no figure {name!r}; choose one of {', '.join(FIGURES)}")
-    figure: Figure = optional("matplotlib.figure", "figures", f"the figure {name}").Figure(layout="constrained")
+    figure = new_figure(f"the figure {name}")
     FIGURES[name](figure, runs, cache)
+    return figure
+
+
+def new_figure(what: str) -> Figure:
+    """An empty figure; without matplotlib an error that says that `what` needs it."""
+    figure: Figure = optional("matplotlib.figure", "figures", what).Figure(layout="constrained")
     return figure
 
 
@@ -240,15 +247,27 @@ def errors(figure: Figure, runs: Sequence[Run], cache: Path) -> None:
 def k(figure: Figure, runs: Sequence[Run], cache: Path) -> None:
     """The score of each number of categories, from the frozen features of the run's images."""
     for run, (axes,) in _columns(figure, runs, 1, 3.8):
-        found = from_run(run.folder, {"run": {"cache": str(cache)}}, "consensus")
-        for way, colour in zip(found.curves, (OLD, NEW, "#009e73"), strict=False):
-            axes.plot(*np.array(found.curves[way]).T, color=colour, label=way)
-        axes.axvspan(found.low, found.high, color="#cccccc", alpha=0.5, label="90 % interval")
-        axes.axvline(found.k, color="black", linestyle="--", label=f"estimate {found.k}")
-        axes.set(xscale="log", xlabel="categories in all", ylabel="score", title=title_of(run))
-        axes.xaxis.set_major_formatter("{x:.0f}")
-        axes.xaxis.set_minor_formatter("{x:.0f}")
-        axes.legend(fontsize=8)
+        _scores_of_k(axes, from_run(run.folder, {"run": {"cache": str(cache)}}, "consensus"), title_of(run))
+
+
+def k_figure(estimate: Estimate) -> Figure:
+    """The score of each number of categories of one estimate."""
+    figure = new_figure("the plot of K")
+    figure.set_size_inches(6, 3.2)
+    _scores_of_k(figure.subplots(), estimate, f"about {estimate.k} categories ({estimate.low} to {estimate.high})")
+    return figure
+
+
+def _scores_of_k(axes: Any, estimate: Estimate, title: str) -> None:
+    """Each curve against K on a log scale, the interval shaded, the estimate as a vertical line."""
+    for way, colour in zip(estimate.curves, (OLD, NEW, "#009e73"), strict=False):
+        axes.plot(*np.array(estimate.curves[way]).T, color=colour, label=way)
+    axes.axvspan(estimate.low, estimate.high, color="#cccccc", alpha=0.5, label="90 % interval")
+    axes.axvline(estimate.k, color="black", linestyle="--", label=f"estimate {estimate.k}")
+    axes.set(xscale="log", xlabel="categories in all", ylabel="score", title=title)
+    axes.xaxis.set_major_formatter("{x:.0f}")
+    axes.xaxis.set_minor_formatter("{x:.0f}")
+    axes.legend(fontsize=8)
 
 
 FIGURES: dict[str, Callable[[Figure, Sequence[Run], Path], None]] = {

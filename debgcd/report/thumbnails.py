@@ -63,18 +63,22 @@ def fingerprints(thumbnails: Sequence[Thumbnail]) -> NDArray[np.float32]:
     return prints
 
 
-def make(path: Picture, size: int = SIDE) -> Thumbnail:
-    """One thumbnail of size × size pixels."""
-    try:
-        image = Image.fromarray(decode(path, size))
-    except Unusable as error:
-        return str(error)
+def square(path: Picture, size: int) -> Image.Image:
+    """The centre of an image at size × size pixels; raises `Unusable`."""
+    image = Image.fromarray(decode(path, size))
     side = min(image.size)
     left, top = (image.width - side) // 2, (image.height - side) // 2
-    box = (left, top, left + side, top + side)
     smooth = Image.Resampling.NEAREST if side < size // 2 else Image.Resampling.BICUBIC
+    return image.resize((size, size), smooth, (left, top, left + side, top + side))
+
+
+def make(path: Picture, size: int = SIDE) -> Thumbnail:
+    """One thumbnail of size × size pixels."""
     content = io.BytesIO()
-    image.resize((size, size), smooth, box).save(content, "WEBP", quality=QUALITY, method=2)
+    try:
+        square(path, size).save(content, "WEBP", quality=QUALITY, method=2)
+    except Unusable as error:
+        return str(error)
     return content.getvalue()
 
 

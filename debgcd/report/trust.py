@@ -71,6 +71,12 @@ def category_means(feature: NDArray[np.float32], category: Ids, k: int) -> NDArr
     return (np.where(size > 0, sums, np.nan) / np.maximum(size, 1)).astype(np.float32)
 
 
+def rows_per_category(category: Ids, k: int) -> list[Ids]:
+    """For each of k categories the rows that have it, in order; negative entries belong to none."""
+    order = np.argsort(category, kind="stable")
+    return np.split(order, np.searchsorted(category[order], np.arange(k)))[1:]
+
+
 def distances(feature: NDArray[np.float32], means: NDArray[np.float32]) -> NDArray[np.float32]:
     """(N, K) Euclidean distances to the means; infinite where there is no mean."""
     squared = (feature**2).sum(1)[:, None] - 2 * feature @ np.nan_to_num(means).T + (means**2).sum(1)

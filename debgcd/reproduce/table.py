@@ -14,6 +14,7 @@ from debgcd.reproduce.experiments import Experiment
 from debgcd.reproduce.grid import Cell
 from debgcd.run.directory import open_run
 from debgcd.system.files import read_json
+from debgcd.system.text_table import markdown_table
 
 
 @dataclass(frozen=True)
@@ -196,7 +197,7 @@ def _table(outcome: Outcome, name: str, split: str = "unlabelled") -> str:
             rows.append(
                 [row, *(_shown(printed.get(measure)) for measure in measures), *["–"] * (len(head) - 1 - len(measures))]
             )
-    return markdown(head, rows)
+    return markdown_table(head, rows)
 
 
 def _numbers_of_classes(outcome: Outcome, row: str, name: str) -> list[str]:
@@ -231,7 +232,7 @@ def _average(outcome: Outcome) -> list[str]:
         rows.append([row, _shown(printed[row]), _shown(here), _difference(printed[row], here)])
     return [
         f"## Average of {', '.join(experiment.sets)}",
-        markdown(["", "paper All", "here All", "difference All"], rows),
+        markdown_table(["", "paper All", "here All", "difference All"], rows),
     ]
 
 
@@ -243,21 +244,3 @@ def _shown(number: Number | None) -> str:
 
 def _difference(printed: Number | None, here: Number | None) -> str:
     return "–" if printed is None or here is None else f"{here.mean - printed.mean:+.1f}"
-
-
-def markdown(head: list[str], rows: list[list[str]]) -> str:
-    """A Markdown table with aligned columns: the first flush left, the others flush right."""
-    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
-    lines = [
-        "| "
-        + " | ".join(
-            cell.ljust(width) if i == 0 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        + " |"
-        for row in [head, *rows]
-    ]
-    rule = (
-        "|" + "|".join("-" * (width + 2) if i == 0 else "-" * (width + 1) + ":" for i, width in enumerate(widths)) + "|"
-    )
-    return "\n".join([lines[0], rule, *lines[1:]])

@@ -17,7 +17,7 @@ from debgcd.reproduce.bench.session import BEGIN, END, Line, Session
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, Session]]:
     """Parts that measure nothing and note that they were asked; temporary folders are made in tmp_path."""
-    from debgcd.reproduce.bench import run
+    from debgcd.reproduce.bench import measure
 
     calls: list[tuple[str, Session]] = []
 
@@ -29,7 +29,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, Se
 
         return measure
 
-    monkeypatch.setattr(run, "MEASURES", {name: part(name) for name in PARTS})
+    monkeypatch.setattr(measure, "MEASURES", {name: part(name) for name in PARTS})
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     return calls
@@ -63,7 +63,7 @@ def test_the_table_goes_into_the_page(command: Any, asked: Any, tmp_path: Path) 
     page = tmp_path / "page.md"
     page.write_text(f"{BEGIN}\n{END}\n", "utf-8")
     assert command("bench", "decode", "--table", page).code == 0
-    assert "| decode | nothing | 1 s |" in page.read_text("utf-8")
+    assert "| decode | nothing |  1 s |" in page.read_text("utf-8")
 
 
 @pytest.mark.parametrize(
@@ -89,12 +89,12 @@ def test_what_is_refused_before_any_work(command: Any, asked: Any, words: list[s
 def test_stopped_it_leaves_nothing_behind(
     command: Any, asked: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from debgcd.reproduce.bench import run
+    from debgcd.reproduce.bench import measure
 
     def stop(session: Session) -> list[Line]:
         raise KeyboardInterrupt
 
-    monkeypatch.setitem(run.MEASURES, "trunk", stop)
+    monkeypatch.setitem(measure.MEASURES, "trunk", stop)
     (tmp_path / "results.json").write_text("older")
     said = command("bench", "-o", tmp_path / "results.json", "--force")
     assert said.code == 130

@@ -11,7 +11,8 @@ import torch
 from toy import SHAPE, SIZES, toy
 
 from debgcd.errors import DebgcdError
-from debgcd.reproduce.bench import training
+from debgcd.reproduce.bench import measure
+from debgcd.reproduce.bench.measure import products
 from debgcd.reproduce.bench.networks import (
     alternate_labels,
     from_bank,
@@ -24,7 +25,6 @@ from debgcd.reproduce.bench.networks import (
     write_random_bank,
 )
 from debgcd.reproduce.bench.session import Session
-from debgcd.reproduce.bench.training import products
 
 IMAGES, LABEL = random_images(8, SIZES.views.size), alternate_labels(4, SIZES.known)
 
@@ -84,9 +84,9 @@ def test_the_step_part_refuses_where_the_plain_network_differs(tmp_path: Path, m
         found.network.heads["classifier"].weight.data.neg_()
         return found
 
-    monkeypatch.setattr(training, "plain", other)
+    monkeypatch.setattr(measure, "plain", other)
     with pytest.raises(DebgcdError, match="not timed"):
-        training.measure_step(toy(tmp_path))
+        measure.measure_step(toy(tmp_path))
 
 
 def test_the_step_part_refuses_where_a_gradient_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,9 +96,9 @@ def test_the_step_part_refuses_where_a_gradient_differs(tmp_path: Path, monkeypa
             group["lr"] *= 20
         return found
 
-    monkeypatch.setattr(training, "plain", other)
+    monkeypatch.setattr(measure, "plain", other)
     with pytest.raises(DebgcdError, match="not timed"):
-        training.measure_step(toy(tmp_path, repeats=3))
+        measure.measure_step(toy(tmp_path, repeats=3))
 
 
 def test_products_are_all_of_a_forward_pass(session: Session) -> None:

@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 from toy import SHAPE, SIZES, toy
 
-from debgcd.reproduce.bench import PARTS, decode, memory, training
-from debgcd.reproduce.bench.decode import photographs
-from debgcd.reproduce.bench.run import MEASURES, run
+from debgcd.reproduce.bench import PARTS, measure, memory
+from debgcd.reproduce.bench.measure import MEASURES, Costs, epoch_seconds, run
+from debgcd.reproduce.bench.networks import photographs
 from debgcd.reproduce.bench.session import DataSet
-from debgcd.reproduce.bench.training import Costs, epoch_seconds
 from debgcd.system.machine import cores
 
 
@@ -56,7 +55,7 @@ def test_results_are_json_with_a_fixed_form(tmp_path: Path) -> None:
 
 def test_step(tmp_path: Path) -> None:
     """With a clock on which everything takes one second all ratios are one."""
-    lines = training.measure_step(toy(tmp_path))
+    lines = measure.measure_step(toy(tmp_path))
     assert [line.what for line in lines] == [
         "ViT-toy, 4 images, 2 tuned blocks",
         "ViT-toy, 4 images, 2 tuned blocks, from the bank",
@@ -66,7 +65,7 @@ def test_step(tmp_path: Path) -> None:
 
 
 def test_trunk(tmp_path: Path) -> None:
-    (line,) = training.measure_trunk(toy(tmp_path))
+    (line,) = measure.measure_trunk(toy(tmp_path))
     assert (line.unit, line.ratio) == ("GFLOP/s", 1.0)
     assert line.ours is not None and line.ours > 0
 
@@ -85,7 +84,7 @@ def test_an_epoch_is_its_steps_and_its_share_of_an_evaluation(every: int) -> Non
 
 def test_epoch(tmp_path: Path) -> None:
     """Every timed work takes one second: what comes out can be added up by hand."""
-    fresh, built2, built1, schedule = training.measure_epoch(toy(tmp_path))
+    fresh, built2, built1, schedule = measure.measure_epoch(toy(tmp_path))
     data = SIZES.data
     decoding = 1 / SIZES.small_photos / cores()  # a second for all photographs
     step_, look, from_bank = 1 / SHAPE.batch, 1 / (2 * SHAPE.batch), 1 / data.batch
@@ -106,10 +105,10 @@ def test_epoch(tmp_path: Path) -> None:
 def test_epoch_takes_each_time_from_where_it_belongs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     steps = {"fresh-2": 3.0, "plain-2": 50.0, "plain-1": 70.0, "bank-2": 1e6, "bank-1": 1e6}
     times = {"bank-2": 0.7, "bank-1": 0.2, "plain": 11.0, "fresh": 5.0, "look-2": 0.03, "look-1": 0.01, "build": 13.0}
-    monkeypatch.setattr(training, "step_seconds", lambda session, shape: steps)
-    monkeypatch.setattr(training, "_part_seconds", lambda session, shape: times)
-    monkeypatch.setattr(training, "decode_seconds", lambda *_: {"ours": 0.5 * cores(), "plain": 1.5 * cores()})
-    fresh, built2, built1, schedule = training.measure_epoch(toy(tmp_path))
+    monkeypatch.setattr(measure, "step_seconds", lambda session, shape: steps)
+    monkeypatch.setattr(measure, "_part_seconds", lambda session, shape: times)
+    monkeypatch.setattr(measure, "decode_seconds", lambda *_: {"ours": 0.5 * cores(), "plain": 1.5 * cores()})
+    fresh, built2, built1, schedule = measure.measure_epoch(toy(tmp_path))
     plain2, plain1 = (24 * (step + 1.5) + (16 + 8) * (11 + 1.5) for step in (50, 70))
     bank2 = 24 * 0.7 + (16 * 0.03 + 8 * 5.5) / 10
     expected = [
@@ -124,7 +123,7 @@ def test_epoch_takes_each_time_from_where_it_belongs(tmp_path: Path, monkeypatch
 
 def test_decode(tmp_path: Path) -> None:
     session = toy(tmp_path)
-    lines = decode.measure_decode(session)
+    lines = measure.measure_decode(session)
     assert [line.unit for line in lines] == ["ms", "cosine"] * 2
     assert [line.ours for line in lines[::2]] == [500.0, 500.0]  # a second for two photographs
     assert all(line.ours is not None and 0.9 < line.ours <= 1.0001 for line in lines[1::2])
@@ -132,7 +131,7 @@ def test_decode(tmp_path: Path) -> None:
 
 def test_both_ways_of_decoding_give_the_same_image(tmp_path: Path) -> None:
     for path in photographs(toy(tmp_path), (64, 48), 2):
-        own, plain = decode.own_way(path, 30), decode.plain_way(path, 30)
+        own, plain = measure.own_way(path, 30), measure.plain_way(path, 30)
         assert tuple(own.shape[1:]) == plain.shape[:2] == (30, 40)
         assert np.abs(own.permute(1, 2, 0).numpy().astype(int) - plain).mean() < 0.1
 
@@ -145,7 +144,7 @@ def test_photographs_differ_and_are_the_same_each_time(tmp_path: Path) -> None:
 
 
 def test_predict(tmp_path: Path) -> None:
-    lines = decode.measure_predict(toy(tmp_path))
+    lines = measure.measure_predict(toy(tmp_path))
     assert [(line.unit, line.ours) for line in lines] == [("images/s", 3.0)] * 2
 
 

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from debgcd.errors import UsageError
-from debgcd.reproduce.bench.session import BEGIN, END, Line, compare, markdown, write_table
+from debgcd.reproduce.bench.session import BEGIN, END, Line, markdown, write_table
 
 ROOT = Path(__file__).parents[2]
 
 
 def results() -> dict[str, Any]:
     lines = [
-        compare("step", "a", "s", 1.0, 2.5, at_least=2.0),
+        Line("step", "a", "s", 1.0, 2.5, at_least=2.0),
         Line("memory", "b", "GiB", 1.0, note="made up"),
         Line("memory", "c", "GiB", 2.0, note="made up"),
     ]
@@ -26,8 +26,8 @@ def results() -> dict[str, Any]:
 
 def test_the_table_has_every_line_and_where_it_is_from() -> None:
     text = markdown(results())
-    assert "| step | a | 1 s | 2.5 s | 2.50× | ≥ 2×: met |" in text
-    assert "| memory | b [1] | 1 GiB | – | – |  |" in text
+    assert "| step   | a     |   1 s | 2.5 s | 2.50× | ≥ 2×: met |" in text
+    assert "| memory | b [1] | 1 GiB |     – |     – |           |" in text
     assert text.count("made up") == 1
     for fact in ("2026-01-02", "Abacus", "2 cores", "2 threads", "float32", "median of 3", "torch 9.9"):
         assert fact in text

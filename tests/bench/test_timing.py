@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from debgcd.reproduce.bench.session import Line, Work, cells, compare, interleave
+from debgcd.reproduce.bench.session import Line, Work, cells, interleave
 
 
 class Machine:
@@ -39,12 +39,12 @@ def test_the_ways_take_turns_and_the_first_round_does_not_count() -> None:
 
 @pytest.mark.parametrize(("unit", "expected"), [("s", 3.0), ("ms", 3.0), ("min", 3.0), ("GFLOP/s", 1 / 3)])
 def test_a_ratio_says_how_many_times_better_ours_is(unit: str, expected: float) -> None:
-    assert compare("step", "x", unit, 2.0, 6.0).ratio == pytest.approx(expected)
+    assert Line("step", "x", unit, 2.0, 6.0).ratio == pytest.approx(expected)
 
 
 def test_a_goal_is_for_the_ratio_or_else_for_the_number() -> None:
-    assert compare("step", "x", "s", 1.0, 2.0, at_least=2.0).met is True
-    assert compare("step", "x", "s", 1.0, 1.9, at_least=2.0).met is False
+    assert Line("step", "x", "s", 1.0, 2.0, at_least=2.0).met is True
+    assert Line("step", "x", "s", 1.0, 1.9, at_least=2.0).met is False
     assert Line("memory", "x", "GiB", 2.9, at_most=3.0).met is True
     assert Line("memory", "x", "GiB", 3.1, at_most=3.0).met is False
     assert Line("memory", "x", "GiB", None, at_most=3.0).met is None
@@ -52,7 +52,7 @@ def test_a_goal_is_for_the_ratio_or_else_for_the_number() -> None:
 
 
 def test_what_a_line_shows() -> None:
-    line = compare("epoch", "a whole one", "min", 2.0, 12.344, at_least=6.0, computed=True).to_json()
+    line = Line("epoch", "a whole one", "min", 2.0, 12.344, at_least=6.0, computed=True).to_json()
     assert cells(line) == ["epoch", "a whole one (computed)", "2 min", "12.3 min", "6.17×", "≥ 6×: met"]
     line = Line("memory", "peak", "GiB", 3.25, at_most=3.0).to_json()
     assert cells(line) == ["memory", "peak", "3.25 GiB", "–", "–", "≤ 3: missed"]

@@ -13,9 +13,10 @@ import pytest
 import tiny
 import torch
 
+from debgcd.cluster.estimate_k import Estimate
 from debgcd.commands.report import FIGURES as NAMED
 from debgcd.errors import DataError, UsageError
-from debgcd.report.plots import FIGURES, draw, image_file, title_of
+from debgcd.report.plots import FIGURES, draw, image_file, k_figure, title_of
 from debgcd.run.directory import Run
 
 Command = Callable[..., Any]
@@ -94,6 +95,24 @@ def test_the_score_of_each_k(command: Command, run: Run, tmp_path: Path) -> None
     out = tmp_path / "k.svg"
     assert command("report", run.folder, "--figure", "k", "-o", out, "--cache", tmp_path / "cache").code == 0
     assert b"<svg" in out.read_bytes()
+
+
+@pytest.mark.parametrize(("low", "k", "high"), [(8, 10, 20), (10, 10, 10), (5, 5, 40), (5, 40, 40)])
+def test_the_plot_of_an_estimate_shades_its_interval_and_marks_k(low: int, k: int, high: int) -> None:
+    curve = [(n, 1.0 if n == 10 else 0.25) for n in range(5, 41)]
+    figure = k_figure(Estimate(k, low, high, "ward", {"ward": curve}, {"ward": k}, 1.0))
+    (axes,) = figure.axes
+    (shaded,) = axes.patches
+    assert (shaded.get_x(), shaded.get_x() + shaded.get_width()) == (low, high)
+    drawn, estimate = axes.lines
+    assert np.array(drawn.get_data()).T.tolist() == [list(point) for point in curve]
+    assert list(estimate.get_xdata()) == [k, k]
+    assert image_file(figure, ".png").startswith(b"\x89PNG")
+
+
+def test_an_estimate_of_one_candidate_can_be_plotted() -> None:
+    only = Estimate(3, 3, 3, "brent", {"brent": [(3, 0.5)]}, {"brent": 3}, 0.1)
+    assert image_file(k_figure(only), ".png").startswith(b"\x89PNG")
 
 
 def test_attention_tuned_and_untuned(vit_run: Run, tmp_path: Path) -> None:

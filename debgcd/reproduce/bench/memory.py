@@ -6,9 +6,10 @@ Each measurement runs in its own process, see `session.apart`.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,8 +23,15 @@ from debgcd.evaluate import score
 from debgcd.infer.infer import infer
 from debgcd.model.backbone import Backbone
 from debgcd.model.load import load_backbone
-from debgcd.reproduce.bench.decode import photographs
-from debgcd.reproduce.bench.networks import TUNED_BLOCKS, ours, random_vit, read_bank, trainee, write_random_bank
+from debgcd.reproduce.bench.networks import (
+    TUNED_BLOCKS,
+    ours,
+    photographs,
+    random_vit,
+    read_bank,
+    trainee,
+    write_random_bank,
+)
 from debgcd.reproduce.bench.session import Line, Session, Shape, Work, anonymous_bytes, apart, interleave, silent
 from debgcd.run.categories import categories
 from debgcd.run.directory import create_run
@@ -35,10 +43,9 @@ from debgcd.train.finish import finish
 from debgcd.train.loop import fit
 from debgcd.train.setup import prepare
 
-MOST = 3.0  # GiB
+MOST_GIB = 3.0
 FLAT = 1.1  # allowed growth from the smallest number of images to the largest
 EVERY = 4  # one image in four is unlabelled and evaluated: more of them take longer, but no more memory
-RIGHT = 0.7  # share of correct predictions in the input of the scores
 
 
 def measure_memory(session: Session) -> list[Line]:
@@ -46,21 +53,29 @@ def measure_memory(session: Session) -> list[Line]:
     if anonymous_bytes() is None:
         note = "this system has no /proc/self/status that tells RssAnon"
         return [Line("memory", "training with the bank", "GiB", None, note=note)]
-    shape = session.shapes[0]  # the smallest
-    sizes = session.sizes
+    shape, sizes = session.shapes[0], session.sizes  # the smallest
     what = f"{shape.name}, peak RssAnon, "
     peaks = [_training_peak(session, shape, images) for images in sizes.memory_images]
     note = f"bank of random tokens, {sizes.memory_views} views; {sizes.memory_steps} steps and an evaluation"
     lines = [
-        Line("memory", f"{what}training with the bank, {images:,} images", "GiB", peak, at_most=MOST, note=note)
+        Line("memory", f"{what}training with the bank, {images:,} images", "GiB", peak, at_most=MOST_GIB, note=note)
         for images, peak in zip(sizes.memory_images, peaks, strict=True)
     ]
-    first, last = sizes.memory_images[0], sizes.memory_images[-1]
-    growth = f"{what}{last:,} images against {first:,}"
+    growth = f"{what}{sizes.memory_images[-1]:,} images against {sizes.memory_images[0]:,}"
     lines.append(Line("memory", growth, "times", peaks[-1] / peaks[0], at_most=FLAT))
-    peak, views = _building_peak(session, shape)
-    building = f"{what}building the bank, {sizes.memory_built} images of {views} views"
-    return [*lines, Line("memory", building, "GiB", peak, at_most=MOST, note="decoding in the same process")]
+    say(f"memory, {shape.name}, building a bank:")
+    config = replace(session.config(), views=replace(sizes.views, bank="on"))
+    paths = photographs(session, sizes.small, sizes.memory_built)
+    weights = str(random_vit(session, shape)[1])
+    peak = _peak_gib(build_bank, config, weights, paths, session.folder / "memory-cache")
+    building = f"{what}building the bank, {sizes.memory_built} images of {config.views.bank_views + 1} views"
+    return [*lines, Line("memory", building, "GiB", peak, at_most=MOST_GIB, note="decoding in the same process")]
+
+
+def _peak_gib(work: Callable[..., None], *arguments: Any) -> float:
+    _, peak = apart(work, *arguments)
+    assert peak is not None
+    return peak / 2**30
 
 
 def _training_peak(session: Session, shape: Shape, images: int) -> float:
@@ -79,11 +94,9 @@ def _training_peak(session: Session, shape: Shape, images: int) -> float:
     )
     write_random_bank(bank, rows)
     try:
-        _, peak = apart(train_on_bank, config, sizes.known, bank, rows, session.folder / f"memory-{images}")
+        return _peak_gib(train_on_bank, config, sizes.known, bank, rows, session.folder / f"memory-{images}")
     finally:
         bank.unlink()
-    assert peak is not None
-    return peak / 2**30
 
 
 def train_on_bank(config: Config, known: int, bank: Path, rows: tuple[int, ...], folder: Path) -> None:
@@ -106,39 +119,27 @@ def train_on_bank(config: Config, known: int, bank: Path, rows: tuple[int, ...],
     finish(run, setup, fit(run, setup))
 
 
-def _building_peak(session: Session, shape: Shape) -> tuple[float, int]:
-    sizes, (_, weights) = session.sizes, random_vit(session, shape)
-    paths = photographs(session, sizes.small, sizes.memory_built)
-    say(f"memory, {shape.name}, building a bank:")
-    config = replace(session.config(), views=replace(sizes.views, bank="on"))
-    _, peak = apart(build_bank, config, str(weights), paths, session.folder / "memory-cache")
-    assert peak is not None
-    return peak / 2**30, config.views.bank_views + 1
-
-
 def build_bank(config: Config, weights: str, paths: list[Path], cache: Path) -> None:
     """Build a bank without worker processes."""
     backbone = load_backbone(weights, tuned_blocks=TUNED_BLOCKS, image_size=config.views.crop)
     open_bank(backbone, paths, config.views, cache, 0, silent)
 
 
+# Time and memory against the number of images N and of categories K, on synthetic features without a backbone.
+
+RIGHT = 0.7  # share of correct predictions in the input of the scores
+
+
 def measure_scaling(session: Session) -> list[Line]:
-    """Time and memory against the number of images N and of categories K, on synthetic features without a backbone."""
-    sizes, lines = session.sizes, []
-    width = sizes.scaling_width
+    lines, width = [], session.sizes.scaling_width
     with progress("scaling") as report:
-        for done, (images, k) in enumerate(sizes.scaling, 1):
+        for done, (images, k) in enumerate(session.sizes.scaling, 1):
             config = session.config()
-            options = replace(config.options, heads=replace(sizes.heads, hidden=width))
-            config = replace(config, k=k, options=options)
-            found, peak = apart(scale, config, images, width, session.repeats)
-            report(done, len(sizes.scaling))
+            options = replace(config.options, heads=replace(session.sizes.heads, hidden=width))
+            seconds, peak = apart(scale, replace(config, k=k, options=options), images, width, session.repeats)
+            report(done, len(session.sizes.scaling))
             what = f"{images:,} images, {k:,} categories: "
-            lines += [
-                Line("scaling", what + "step of the heads", "s", found["step"]),
-                Line("scaling", what + "predictions.csv from features", "s", found["predictions"]),
-                Line("scaling", what + "scores, matching included", "s", found["scores"]),
-            ]
+            lines += [Line("scaling", what + name, "s", value) for name, value in seconds.items()]
             if peak is not None:
                 lines.append(Line("scaling", what + "peak RssAnon", "GiB", peak / 2**30))
     return lines
@@ -169,10 +170,10 @@ def scale(config: Config, images: int, width: int, repeats: int) -> dict[str, fl
     label = np.where((truth < known) & (random.random(images) < 0.5), truth, -1)
     sampler = Sampler(half_labelled(label), min(config.schedule.batch, images), config.seed)
     features = torch.randn(2 * sampler.batch, width, generator=torch.Generator().manual_seed(0))
+    predicted = np.where(random.random(images) < RIGHT, truth, random.integers(0, config.k, images))
 
     def step() -> None:
-        drawn = sampler.draws(0).image
-        one.step(features, torch.from_numpy(label[drawn]))
+        one.step(features, torch.from_numpy(label[sampler.draws(0).image]))
 
     def batches() -> Iterator[Tensor]:
         for start in range(0, images, CENTRE_BATCH):
@@ -180,12 +181,15 @@ def scale(config: Config, images: int, width: int, repeats: int) -> dict[str, fl
 
     def predictions() -> None:
         paths = [Path(f"{i}.jpg") for i in range(images)]
-        found = categories([f"class {i:05d}" for i in range(known)], config.k or known)
-        to_csv(prediction_table(paths, infer(one.network, one.method, batches()), found, None))
+        names = categories([f"class {i:05d}" for i in range(known)], config.k or known)
+        to_csv(prediction_table(paths, infer(one.network, one.method, batches()), names, None))
 
-    predicted = np.where(random.random(images) < RIGHT, truth, random.integers(0, config.k, images))
-    seconds = interleave({"step": Work(step)}, repeats, time.perf_counter)
-    for name, work in (("predictions", predictions), ("scores", lambda: score(truth, predicted, known))):
+    seconds = {"step of the heads": interleave({"step": Work(step)}, repeats, time.perf_counter)["step"]}
+    once_timed: dict[str, Callable[[], object]] = {
+        "predictions.csv from features": predictions,
+        "scores, matching included": lambda: score(truth, predicted, known),
+    }
+    for name, work in once_timed.items():
         begun = time.perf_counter()
         work()
         seconds[name] = time.perf_counter() - begun

@@ -1,4 +1,4 @@
-"""The networks that are timed: ours, and the plain one that public code trains, with the same weights."""
+"""What is timed: our network and the plain one that public code trains, with the same weights; banks; photographs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from PIL import Image
+from scipy import fft
 from torch import Tensor, nn
 
 from debgcd.config.schedules import Progress
@@ -22,7 +25,7 @@ from debgcd.model.load import load_backbone
 from debgcd.model.network import Network
 from debgcd.model.optimiser import SGD, sgd
 from debgcd.model.weights import IMAGENET_MEAN, IMAGENET_STD
-from debgcd.reproduce.bench.session import Session, Shape
+from debgcd.reproduce.bench.session import Session, Shape, once
 from debgcd.tokens.bank import BankTokens
 from debgcd.train.setup import build
 
@@ -84,12 +87,9 @@ class Trainee:
         self.optimiser.step()
 
 
+@once
 def random_vit(session: Session, shape: Shape) -> tuple[Any, Path]:
     """A vision transformer with random weights and eager attention, and its folder in the hub's format."""
-    return session.once(("vit", shape), lambda: _random_vit(session, shape))
-
-
-def _random_vit(session: Session, shape: Shape) -> tuple[Any, Path]:
     from transformers import ViTConfig, ViTModel
     from transformers.utils import logging
 
@@ -168,7 +168,8 @@ def bank_for(session: Session, trainee: Trainee, images: int) -> BankTokens:
     """A bank of random tokens for this number of images."""
     shape = (images, BANK_VIEWS + 1, *trainee.network.backbone.token_shape(session.sizes.views.crop))
     path = session.folder / f"{'-'.join(map(str, shape))}.bank"
-    session.once(path, lambda: write_random_bank(path, shape))
+    if not path.exists():
+        write_random_bank(path, shape)
     return read_bank(path, shape)
 
 
@@ -193,3 +194,50 @@ def require_same_loss(own: Trainee, other: Trainee, images: Tensor, label: Tenso
             f"the loss of our network is {first:.6f}, that of the plain one {second:.6f}; networks that differ are not timed; "
             "this is a bug in debgcd or a change in transformers, please report it"
         )
+
+
+QUALITY = 90  # of the JPEG files
+OBJECTS = 12
+NOISE = 1.7  # grey levels
+
+
+@once
+def photographs(session: Session, size: tuple[int, int], count: int) -> list[Path]:
+    """JPEG files of different photographs of this size (width, height)."""
+    paths = [session.folder / f"{size[0]}x{size[1]}-{count}" / f"{i:04d}.jpg" for i in range(count)]
+    paths[0].parent.mkdir(parents=True)
+    different = [_photograph(*size, seed=i) for i in range(min(count, 8))]
+    for i, path in enumerate(paths):
+        # beyond eight they are shifted copies: all files differ, and writing them is quick
+        pixels = np.roll(different[i % len(different)], 16 * (i // len(different)), axis=1)
+        Image.fromarray(pixels).save(path, quality=QUALITY)
+    return paths
+
+
+def _photograph(width: int, height: int, seed: int) -> NDArray[np.uint8]:
+    """(height, width, 3) uint8."""
+    random = np.random.default_rng(seed)
+    y, x = np.mgrid[0 : 1 : height * 1j, 0 : 1 : width * 1j].astype(np.float32)
+    image = np.empty((height, width, 3), np.float32)
+    detail = _natural_noise(height, width, random)
+    for channel in range(3):
+        across, down = random.uniform(-60, 60, 2).astype(np.float32)
+        image[..., channel] = random.uniform(90, 160) + across * x + down * y + random.uniform(18, 24) * detail
+    for _ in range(OBJECTS):
+        centre, radius = random.uniform(0, 1, 2), random.uniform(0.03, 0.25, 2)
+        low, high = (np.clip((centre + sign * radius) * (width, height), 0, None).astype(int) for sign in (-1, 1))
+        box = slice(low[1], high[1]), slice(low[0], high[0])  # only the object's own box: the whole image takes long
+        inside = ((x[box] - centre[0]) / radius[0]) ** 2 + ((y[box] - centre[1]) / radius[1]) ** 2 < 1
+        image[box][inside] += random.uniform(-70, 70, 3).astype(np.float32)
+    image += random.standard_normal((height, width, 1), np.float32) * NOISE
+    return image.clip(0, 255).astype(np.uint8)
+
+
+def _natural_noise(height: int, width: int, random: np.random.Generator) -> NDArray[np.float32]:
+    """Noise with amplitude 1/f, as in natural images; standard deviation 1."""
+    fy, fx = np.fft.fftfreq(height)[:, None].astype(np.float32), np.fft.rfftfreq(width)[None].astype(np.float32)
+    frequency = np.hypot(fy * height, fx * width)  # in cycles per image
+    frequency[0, 0] = np.inf
+    phase = random.uniform(0, 2 * np.pi, frequency.shape).astype(np.float32)
+    field = fft.irfft2(np.exp(1j * phase) / frequency, s=(height, width), workers=1)
+    return (field / field.std()).astype(np.float32)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import re
 import signal
@@ -12,13 +13,14 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from debgcd.config.schema import Config, ViewsConfig
 from debgcd.errors import DebgcdError, UsageError
 from debgcd.methods.debgcd import DebGCDHeads, DebGCDOptions
 from debgcd.system.files import write_text
 from debgcd.system.progress import Report
+from debgcd.system.text_table import markdown_table
 
 HEAD = ["part", "what", "ours", "plain", "ratio", "goal"]
 RATES = {"GFLOP/s", "images/s"}  # units of which more is better; for all others less is better
@@ -34,11 +36,17 @@ class Line:
     unit: str
     ours: float | None  # None: it cannot be measured here; the note gives the reason
     plain: float | None = None
-    ratio: float | None = None  # factor by which ours is better than plain
     at_least: float | None = None
     at_most: float | None = None
     computed: bool = False  # from other measured times, not measured as a whole
     note: str = ""
+
+    @property
+    def ratio(self) -> float | None:
+        """Factor by which ours is better than plain: plain / ours for times, ours / plain for rates."""
+        if self.ours is None or self.plain is None:
+            return None
+        return self.ours / self.plain if self.unit in RATES else self.plain / self.ours
 
     @property
     def met(self) -> bool | None:
@@ -49,23 +57,7 @@ class Line:
         return (self.at_least is None or value >= self.at_least) and (self.at_most is None or value <= self.at_most)
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "met": self.met}
-
-
-def compare(
-    part: str,
-    what: str,
-    unit: str,
-    ours: float,
-    plain: float,
-    *,
-    at_least: float | None = None,
-    computed: bool = False,
-    note: str = "",
-) -> Line:
-    """A line with its ratio: plain / ours for times, ours / plain for rates."""
-    ratio = ours / plain if unit in RATES else plain / ours
-    return Line(part, what, unit, ours, plain, ratio, at_least, None, computed, note)
+        return {**asdict(self), "ratio": self.ratio, "met": self.met}
 
 
 def cells(line: dict[str, Any]) -> list[str]:
@@ -107,16 +99,14 @@ def write_table(page: Path, results: dict[str, Any]) -> None:
 
 def markdown(results: dict[str, Any]) -> str:
     """All lines, their notes, and the machine and versions they were measured with."""
-    lines = [f"| {' | '.join(HEAD)} |", "|" + "---|" * len(HEAD)]
-    notes: list[str] = []
+    rows: list[list[str]] = []
+    notes: dict[str, int] = {}
     for line in results["lines"]:
         row = cells(line)
         if line["note"]:
-            if line["note"] not in notes:
-                notes.append(line["note"])
-            row[1] += f" [{notes.index(line['note']) + 1}]"
-        lines.append(f"| {' | '.join(row)} |")
-    lines += ["", *(f"[{i}] {note}.  " for i, note in enumerate(notes, 1))]
+            row[1] += f" [{notes.setdefault(line['note'], len(notes) + 1)}]"
+        rows.append(row)
+    lines = [markdown_table(HEAD, rows, (0, 1)), "", *(f"[{i}] {note}.  " for note, i in notes.items())]
     versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
     lines.append(
         f"\nMeasured {results['date']} on {results['processor']}, {results['cores']} cores, {results['threads']} threads, "
@@ -125,10 +115,11 @@ def markdown(results: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-SECONDS = 0.01  # between two readings of the memory
+SAMPLING_SECONDS = 0.01  # between two readings of the memory
 STATUS = Path("/proc/self/status")
 
 Value = TypeVar("Value")
+Arguments = ParamSpec("Arguments")
 
 
 @dataclass(frozen=True)
@@ -195,7 +186,7 @@ class Peak:
         self._look()
 
     def _watch(self) -> None:
-        while not self._stop.wait(SECONDS):
+        while not self._stop.wait(SAMPLING_SECONDS):
             self._look()
 
     def _look(self) -> None:
@@ -299,13 +290,7 @@ class Session:
     sizes: Sizes = Sizes()
     repeats: int = 3
     clock: Callable[[], float] = time.perf_counter
-    _known: dict[Hashable, object] = field(default_factory=dict)
-
-    def once(self, key: Hashable, measure: Callable[[], Value]) -> Value:
-        """The same value for the same key: parts share weights, files and times."""
-        if key not in self._known:
-            self._known[key] = measure()
-        return self._known[key]  # type: ignore[return-value]
+    results: dict[Hashable, Any] = field(default_factory=dict)  # of functions marked `once`
 
     def seconds(self, works: Mapping[str, Work], report: Report = silent) -> dict[str, float]:
         """Median seconds per image of each work; the works take turns."""
@@ -314,3 +299,16 @@ class Session:
     def config(self) -> Config:
         """The paper's method and schedule with the sizes of this session."""
         return Config(k=self.sizes.k, views=self.sizes.views, options=DebGCDOptions(heads=self.sizes.heads))
+
+
+def once(measure: Callable[Concatenate[Session, Arguments], Value]) -> Callable[Concatenate[Session, Arguments], Value]:
+    """A function that a session computes once per arguments: parts share weights, files and times."""
+
+    @functools.wraps(measure)
+    def remembered(session: Session, *arguments: Arguments.args, **named: Arguments.kwargs) -> Value:
+        key = (measure, arguments)
+        if key not in session.results:
+            session.results[key] = measure(session, *arguments, **named)
+        return session.results[key]
+
+    return remembered

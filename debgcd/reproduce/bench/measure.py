@@ -1,31 +1,57 @@
-"""Times of training: a step, the trunk alone, and from them an epoch and a whole schedule."""
+"""The parts of a benchmark: each is a function from a session to its lines."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 
+from debgcd.data.image.decode import decode
 from debgcd.data.loader import default_workers
+from debgcd.data.manifest import from_paths
+from debgcd.data.views import CENTRE, cut_view, resize_short_side
 from debgcd.infer.infer import infer
-from debgcd.model.backbone import Backbone, chunk_rows
-from debgcd.reproduce.bench.decode import decode_seconds, photographs
+from debgcd.infer.predict import predict
+from debgcd.model.backbone import Backbone, chunk_rows, pick_precision
+from debgcd.model.lite import load_lite
+from debgcd.model.load import load_backbone
+from debgcd.reproduce.bench.memory import measure_memory, measure_scaling
 from debgcd.reproduce.bench.networks import (
+    CPU,
     TUNED_BLOCKS,
     alternate_labels,
     bank_for,
     from_bank,
     ours,
+    photographs,
     plain,
     random_images,
+    random_vit,
     require_same_loss,
+    trainee,
     trunk_type,
 )
-from debgcd.reproduce.bench.session import DataSet, Line, Session, Shape, Work, compare, silent
-from debgcd.system.machine import cores
-from debgcd.system.progress import progress
+from debgcd.reproduce.bench.session import (
+    DataSet,
+    Line,
+    Session,
+    Shape,
+    Work,
+    once,
+    silent,
+)
+from debgcd.run.categories import categories
+from debgcd.run.model_folder import Model
+from debgcd.system.machine import cores, facts
+from debgcd.system.progress import progress, say
 from debgcd.tokens.bank import open_bank
 
 # Factors, of ViT-B/16 only: the step without a bank, the trunk against bare products, and three lines of the epoch.
@@ -42,22 +68,20 @@ def goal(shape: Shape, name: str) -> float | None:
 def measure_step(session: Session) -> list[Line]:
     lines = []
     for shape in session.shapes:
-        took = {name: seconds * shape.batch for name, seconds in step_seconds(session, shape).items()}
-        what, least = f"{shape.name}, {shape.batch} images, ", goal(shape, "step")
-        lines += [
-            compare("step", what + "2 tuned blocks", "s", took["fresh-2"], took["plain-2"], at_least=least),
-            compare("step", what + "2 tuned blocks, from the bank", "s", took["bank-2"], took["plain-2"]),
-            compare("step", what + "1 tuned block, from the bank", "s", took["bank-1"], took["plain-1"]),
-        ]
+        seconds = {name: per_image * shape.batch for name, per_image in step_seconds(session, shape).items()}
+        what = f"{shape.name}, {shape.batch} images, "
+        for kind, name, least in (
+            ("2 tuned blocks", "fresh-2", goal(shape, "step")),
+            ("2 tuned blocks, from the bank", "bank-2", None),
+            ("1 tuned block, from the bank", "bank-1", None),
+        ):
+            lines.append(Line("step", what + kind, "s", seconds[name], seconds[f"plain-{name[-1]}"], at_least=least))
     return lines
 
 
+@once
 def step_seconds(session: Session, shape: Shape) -> dict[str, float]:
     """Seconds per image of each kind of step: fresh-2, plain-2, bank-2, bank-1, plain-1 (the number of tuned blocks)."""
-    return session.once(("step", shape), lambda: _step_seconds(session, shape))
-
-
-def _step_seconds(session: Session, shape: Shape) -> dict[str, float]:
     images = random_images(2 * shape.batch, session.sizes.views.crop)
     label = alternate_labels(shape.batch, session.sizes.known)
     with progress(f"step, {shape.name}") as report:
@@ -66,7 +90,7 @@ def _step_seconds(session: Session, shape: Shape) -> dict[str, float]:
         bank2 = ours(session, shape, 2)
         require_same_loss(fresh2, plain2, images, label)
         require_same_loss(bank1, plain1, images, label)
-        tokens2, tokens1 = (bank_for(session, one, shape.batch) for one in (bank2, bank1))
+        tokens2, tokens1 = (bank_for(session, each, shape.batch) for each in (bank2, bank1))
         works = {
             "fresh-2": lambda: fresh2.step(fresh2.trunk(images), label),
             "plain-2": lambda: plain2.step(plain2.trunk(images), label),
@@ -100,9 +124,9 @@ def measure_trunk(session: Session) -> list[Line]:
                 "bare": Work(lambda: bare.trunk(empty), count),  # noqa: B023
             }
             seconds = session.seconds(works, report)
-        rates = {name: bare.flops / seconds[name] / 1e9 for name in works}
+        rates = [bare.flops / seconds[name] / 1e9 for name in works]
         what = f"{shape.name}, products of {shape.depth - TUNED_BLOCKS} blocks in {trunk_type()}, against bare products"
-        lines.append(compare("trunk", what, "GFLOP/s", rates["ours"], rates["bare"], at_least=goal(shape, "trunk")))
+        lines.append(Line("trunk", what, "GFLOP/s", *rates, at_least=goal(shape, "trunk")))
     return lines
 
 
@@ -166,44 +190,47 @@ class Costs:
     test: float
 
 
-def measure_epoch(session: Session) -> list[Line]:
-    return [line for shape in session.shapes for line in _epoch_lines(session, shape)]
-
-
 def epoch_seconds(data: DataSet, costs: Costs, eval_every: int) -> float:
     """An epoch and its share of an evaluation."""
     drawn = data.train // data.batch * data.batch
     return drawn * costs.step + (data.unlabelled * costs.unlabelled + data.test * costs.test) / eval_every
 
 
+def measure_epoch(session: Session) -> list[Line]:
+    return [line for shape in session.shapes for line in _epoch_lines(session, shape)]
+
+
 def _epoch_lines(session: Session, shape: Shape) -> list[Line]:
     sizes, config = session.sizes, session.config()
     data, every = sizes.data, config.run.eval_every
-    steps, took = step_seconds(session, shape), _part_seconds(session, shape)
-    decode = {who: t / cores() for who, t in decode_seconds(session, sizes.small, sizes.small_photos).items()}
+    steps, parts = step_seconds(session, shape), _part_seconds(session, shape)
+    decoding = {who: t / cores() for who, t in decode_seconds(session, sizes.small, sizes.small_photos).items()}
+    look = parts["plain"] + decoding["plain"]
     plain2, plain1 = (
-        epoch_seconds(data, Costs(steps[f"plain-{n}"] + decode["plain"], *[took["plain"] + decode["plain"]] * 2), 1)
-        for n in (2, 1)
+        epoch_seconds(data, Costs(steps[f"plain-{n}"] + decoding["plain"], look, look), 1) for n in (2, 1)
     )
-    look = took["fresh"] + decode["ours"]
-    fresh2 = epoch_seconds(data, Costs(steps["fresh-2"] + decode["ours"], look, look), every)
-    bank2, bank1 = (epoch_seconds(data, Costs(took[f"bank-{n}"], took[f"look-{n}"], look), every) for n in (2, 1))
-    building = data.train * (config.views.bank_views + 1) * took["build"]
-    what = f"{shape.name}, {data.name}'s size, "
-
-    def line(kind: str, mine: float, theirs: float, unit: str, least: float | None = None, note: str = "") -> Line:
-        mine, theirs = (seconds / {"min": 60, "h": 3600}[unit] for seconds in (mine, theirs))
-        return compare("epoch", what + kind, unit, mine, theirs, at_least=least, computed=True, note=note)
-
+    look = parts["fresh"] + decoding["ours"]
+    fresh2 = epoch_seconds(data, Costs(steps["fresh-2"] + decoding["ours"], look, look), every)
+    bank2, bank1 = (epoch_seconds(data, Costs(parts[f"bank-{n}"], parts[f"look-{n}"], look), every) for n in (2, 1))
+    building = data.train * (config.views.bank_views + 1) * parts["build"]
     least, note = goal(shape, "schedule"), ""
     if least is not None and trunk_type() != "bfloat16":
         least, note = None, "8× are asked of a machine with bfloat16, and this one has none"
     whole = f"2 tuned blocks, {data.epochs} epochs and building the bank of {config.views.bank_views} views"
+
+    def line(kind: str, own: float, other: float, least: float | None = None) -> Line:
+        what, (unit, seconds) = (
+            f"{shape.name}, {data.name}'s size, {kind}",
+            ("h", 3600) if kind == whole else ("min", 60),
+        )
+        noted = note if kind == whole else ""
+        return Line("epoch", what, unit, own / seconds, other / seconds, at_least=least, computed=True, note=noted)
+
     return [
-        line("2 tuned blocks, no bank", fresh2, plain2, "min"),
-        line("2 tuned blocks, bank built", bank2, plain2, "min", goal(shape, "epoch 2 blocks")),
-        line("1 tuned block, bank built", bank1, plain1, "min", goal(shape, "epoch 1 block")),
-        line(whole, data.epochs * bank2 + building, data.epochs * plain2, "h", least, note),
+        line("2 tuned blocks, no bank", fresh2, plain2),
+        line("2 tuned blocks, bank built", bank2, plain2, goal(shape, "epoch 2 blocks")),
+        line("1 tuned block, bank built", bank1, plain1, goal(shape, "epoch 1 block")),
+        line(whole, data.epochs * bank2 + building, data.epochs * plain2, least),
     ]
 
 
@@ -237,3 +264,120 @@ def _part_seconds(session: Session, shape: Shape) -> dict[str, float]:
             "build": Work(build, len(paths) * (views.bank_views + 1)),
         }
         return session.seconds(works, report)
+
+
+# Decoding and prediction: from a JPEG file to 256 pixels against Pillow, and from files to categories.
+
+LEAST_COSINE = 0.999
+DECODE_GOALS = {"12 MP": 8.0}
+
+
+def measure_decode(session: Session) -> list[Line]:
+    sizes, lines = session.sizes, []
+    short = sizes.views.short_side
+    for name, size, count in (("12 MP", sizes.large, sizes.large_photos), ("VGA", sizes.small, sizes.small_photos)):
+        paths = photographs(session, size, count)
+        megabytes = sum(path.stat().st_size for path in paths) / len(paths) / 1e6
+        seconds = decode_seconds(session, size, count)
+        milliseconds = [1000 * seconds[who] for who in ("ours", "plain")]
+        what = f"{name} JPEG ({megabytes:.2g} MB) to short side {short}"
+        lines.append(Line("decode", what, "ms", *milliseconds, at_least=DECODE_GOALS.get(name)))
+        lines.append(_same_features(name, paths, short, sizes.views.crop))
+    return lines
+
+
+@once
+def decode_seconds(session: Session, size: tuple[int, int], count: int) -> dict[str, float]:
+    """Seconds per image on one core, "ours" and "plain"."""
+    short = session.sizes.views.short_side
+    threads = torch.get_num_threads()
+    with progress(f"decode, {size[0]} × {size[1]}") as report:
+        paths = photographs(session, size, count)
+        torch.set_num_threads(1)  # as in a loader's worker; Pillow uses one as well
+        try:
+            works = {
+                "ours": Work(lambda: [own_way(path, short) for path in paths], count),
+                "plain": Work(lambda: [plain_way(path, short) for path in paths], count),
+            }
+            return session.seconds(works, report)
+        finally:
+            torch.set_num_threads(threads)
+
+
+def own_way(path: Path, short: int) -> Tensor:
+    """(3, h, w) uint8, as a run reads its images."""
+    return resize_short_side(decode(path, short), short)
+
+
+def plain_way(path: Path, short: int) -> NDArray[np.uint8]:
+    """(h, w, 3) uint8: all pixels decoded, then resized, as public code does through torchvision."""
+    with Image.open(path) as image:
+        rgb = image.convert("RGB")
+    width, height = rgb.size
+    least = min(width, height)
+    return np.asarray(rgb.resize((short * width // least, short * height // least), Image.Resampling.BICUBIC))
+
+
+def _same_features(name: str, paths: list[Path], short: int, size: int) -> Line:
+    """The cosine between lite0's features of both decodings."""
+    plain = [torch.from_numpy(plain_way(path, short).copy()).permute(2, 0, 1) for path in paths]
+    crops = [
+        torch.stack([cut_view(image, CENTRE[0], size) for image in images])
+        for images in ([own_way(path, short) for path in paths], plain)
+    ]
+    backbone = load_lite(0)
+    with torch.no_grad():
+        ours, theirs = (normalize(backbone.tail(backbone.trunk(images)), dim=1) for images in crops)
+    least = float((ours * theirs).sum(1).min())
+    note = ""
+    if len(paths) > 1:
+        others = (ours @ ours.T)[~torch.eye(len(paths), dtype=torch.bool)]
+        note = f"between different photographs at most {float(others.max()):.3f}"
+    what = f"{name}: least cosine of lite0's features between both, {len(paths)} photographs"
+    return Line("decode", what, "cosine", least, at_least=LEAST_COSINE, note=note)
+
+
+def measure_predict(session: Session) -> list[Line]:
+    sizes, lines = session.sizes, []
+    networks = [("lite0", "lite0", *sizes.lite_pixels, sizes.predicted[0])]
+    for shape in session.shapes[:1]:  # the smallest
+        folder = str(random_vit(session, shape)[1])
+        networks.append((shape.name, folder, sizes.views.short_side, sizes.views.crop, sizes.predicted[1]))
+    for name, source, resize, crop, count in networks:
+        say(f"predict, {name}:")
+        model = _model(session, source, resize, crop)
+        manifest = from_paths(photographs(session, sizes.small, count))
+        work = Work(lambda model=model, manifest=manifest: list(predict(model, manifest)), count)  # type: ignore[misc]
+        seconds = session.seconds({name: work})[name]  # without a report: `predict` has its own
+        lines.append(Line("predict", f"{name} at {crop} px, {count} VGA files to categories", "images/s", 1 / seconds))
+    return lines
+
+
+def _model(session: Session, source: str, resize: int, crop: int) -> Model:
+    config, known = session.config(), session.sizes.known
+    precision = pick_precision("auto", CPU)
+    one = trainee(config, known, load_backbone(source, tuned_blocks=TUNED_BLOCKS, image_size=crop, precision=precision))
+    config = replace(config, views=replace(config.views, resize=resize, size=crop))
+    names = categories([f"class {i:03d}" for i in range(known)], session.sizes.k)
+    return Model(one.network, one.method, config, names, images=1, sha256="")
+
+
+MEASURES = {
+    "step": measure_step,
+    "trunk": measure_trunk,
+    "epoch": measure_epoch,
+    "decode": measure_decode,
+    "predict": measure_predict,
+    "memory": measure_memory,
+    "scaling": measure_scaling,
+}
+
+
+def run(session: Session, parts: Sequence[str], show: Callable[[list[Line]], None]) -> dict[str, Any]:
+    """Measure these parts and show each as soon as it is done; returns all results as JSON data."""
+    results: dict[str, Any] = {**facts(), "trunk": trunk_type(), "repeats": session.repeats, "lines": []}
+    for part in parts:
+        lines = MEASURES[part](session)
+        show(lines)
+        results["lines"] += [line.to_json() for line in lines]
+    return results

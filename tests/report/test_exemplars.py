@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from debgcd.report.figures import GAP, LABEL, TILE, draw_exemplars
+from debgcd.demo import GAP, LABEL, TILE, draw_exemplars
 from debgcd.run.categories import Category
 from debgcd.run.predictions import Prediction
 
