@@ -12,11 +12,11 @@ from debgcd import config as configuration
 from debgcd.config.schema import Config
 from debgcd.data.manifest import Manifest, from_arrays, write_manifest
 from debgcd.data.sources import read_manifest
-from debgcd.errors import DataError, UsageError
+from debgcd.errors import UsageError
 from debgcd.report.figures import draw_exemplars
 from debgcd.review.log import reviewed_predictions
 from debgcd.run.directory import Run, open_run, require_new
-from debgcd.system.files import read_json, write_json
+from debgcd.system.files import read_json, readable, write_json
 from debgcd.system.machine import cache_folder
 from debgcd.system.progress import say
 from debgcd.train.decide import decide
@@ -55,10 +55,8 @@ def demo(folder: Path, seed: int, cache: str | None = None) -> list[dict[str, An
 
 def _summary(folder: Path) -> list[dict[str, Any]]:
     place = folder / "summary.json"
-    try:
+    with readable(place, "delete it and run again"):
         return read_json(place) if place.exists() else []
-    except ValueError as error:
-        raise DataError(f"{place} cannot be read ({error}); delete it and run again") from error
 
 
 def digits(folder: Path) -> Manifest:

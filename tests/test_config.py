@@ -244,14 +244,14 @@ def test_files_that_are_no_configuration(tmp_path: Path) -> None:
         (b"a: [", UsageError, "is not valid YAML"),
         (b"- 1\n- 2\n", UsageError, "must hold a mapping"),
         (b"!!python/object/apply:os.getcwd []", UsageError, "is not valid YAML"),
-        (b"\xff\xfe\xff", DataError, "cannot read"),
+        (b"\xff\xfe\xff", DataError, "cannot be read"),
     ):
         place.write_bytes(content)
         with pytest.raises(error, match=says):
             configuration.read_yaml(place)
     place.write_bytes(b"")
     assert configuration.read_yaml(place) == {}
-    with pytest.raises(DataError, match="cannot read"):
+    with pytest.raises(DataError, match="cannot be read"):
         configuration.read_yaml(tmp_path)
 
 

@@ -19,8 +19,9 @@ import yaml
 
 from debgcd.config.merge import MAX_YAML, fitting, keys, merge, parse_yaml, plain, shown
 from debgcd.config.schema import Config
-from debgcd.errors import DataError, UsageError, suggest
+from debgcd.errors import UsageError, suggest
 from debgcd.methods import METHODS, require_method, usable
+from debgcd.system.files import readable
 
 Name = str | None  # of a file in the package, or of none
 Kind = Literal["preset", "quality", "method", "benchmark", "backbone"]
@@ -246,13 +247,15 @@ def assignment(text: str) -> dict[str, Any]:
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """A YAML file's mapping, or an error that says where it is broken."""
+    if not path.exists():
+        raise UsageError(f"there is no configuration file {path}")
+    with (
+        readable(f"the configuration file {path}", "write it again as UTF-8 text"),
+        open(path, encoding="utf-8") as file,
+    ):
+        text = file.read(MAX_YAML + 1)
     try:
-        with open(path, encoding="utf-8") as file:
-            values = parse_yaml(file.read(MAX_YAML + 1))
-    except FileNotFoundError as error:
-        raise UsageError(f"there is no configuration file {path}") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"cannot read the configuration file {path}: {error}") from error
+        values = parse_yaml(text)
     except ValueError as error:
         raise UsageError(f"{path} is not valid YAML: {error}") from error
     if values is None:

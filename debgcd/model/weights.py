@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from debgcd.errors import DataError
-from debgcd.system.files import read_json
+from debgcd.system.files import read_json, readable
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+AGAIN = "download it again"
 
 
 @dataclass(frozen=True)
@@ -38,10 +39,8 @@ def read_folder(folder: Path) -> Pretrained:
     config, files = _read_json(folder / "config.json"), _weight_files(folder)
     tensors: dict[str, Tensor] = {}
     for file in files:
-        try:
+        with readable(file, AGAIN, SafetensorError):
             tensors.update(load_file(file))
-        except (SafetensorError, OSError, ValueError) as error:
-            raise DataError(f"{file} cannot be read as safetensors ({line(error)}); download it again") from error
     return Pretrained(config, tensors, files, *_pixel_statistics(folder / "preprocessor_config.json"))
 
 
@@ -81,7 +80,7 @@ def _weight_files(folder: Path) -> list[Path]:
     shards = _read_json(index).get("weight_map")
     # Only plain file names: a path could point outside the folder.
     if not isinstance(shards, dict) or not all(isinstance(s, str) and Path(s).name == s for s in shards.values()):
-        raise DataError(f"{index} has no weight_map from tensors to files next to it; download it again")
+        raise DataError(f"{index} has no weight_map from tensors to files next to it; {AGAIN}")
     files = [folder / shard for shard in sorted(set(shards.values()))]
     if absent := some(file.name for file in files if not file.is_file()):
         raise DataError(f"weight files are missing in {folder}: {absent}; download them again")
@@ -102,14 +101,12 @@ def _pixel_statistics(path: Path) -> tuple[tuple[float, ...], tuple[float, ...]]
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    try:
+    if not path.exists():
+        raise DataError(f"no {path.name} in {path.parent}; give a folder in the hub's format")
+    with readable(path, AGAIN):
         content = read_json(path)
-    except FileNotFoundError as error:
-        raise DataError(f"no {path.name} in {path.parent}; give a folder in the hub's format") from error
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read as JSON ({line(error)}); download it again") from error
     if not isinstance(content, dict):
-        raise DataError(f"{path} does not hold a JSON object; download it again")
+        raise DataError(f"{path} does not hold a JSON object; {AGAIN}")
     return content
 
 

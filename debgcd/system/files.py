@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from debgcd.errors import UsageError
+from debgcd.errors import DataError, DebgcdError, UsageError
 
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 FORMULA = re.compile(r"'*[=+\-@\t\r]")  # after quotes, so that a text that begins with some can be read back
@@ -23,6 +23,27 @@ SPECIAL = re.compile(r'[,"\r\n]')
 NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?")
 MAX_JSON = 16_000_000  # bytes: parsed, a text can take twenty times its size
 MAX_DEPTH = 20  # levels of nesting; code that walks through the values recurses as deep
+
+
+# What reading or parsing a file that was damaged or edited can raise.
+UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, csv.Error)
+
+
+@contextmanager
+def readable(what: object, advice: str, *also: type[Exception], missing: bool = True) -> Iterator[None]:
+    """Turn errors of reading a file into a DataError: "WHAT cannot be read (the reason); ADVICE".
+
+    also: further errors to turn into it. missing: whether a file that does not exist is one of them; else FileNotFoundError
+    passes. Errors that are shown to the user as they are pass too.
+    """
+    caught: tuple[type[Exception], ...] = (*UNREADABLE, *also)
+    try:
+        yield
+    except caught as error:
+        own = isinstance(error, DebgcdError) and not isinstance(error, also)
+        if own or (isinstance(error, FileNotFoundError) and not missing):
+            raise
+        raise DataError(f"{what} cannot be read ({error}); {advice}") from error
 
 
 def write_text(path: Path, text: str) -> None:
