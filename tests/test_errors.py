@@ -16,7 +16,7 @@ import pytest
 
 from debgcd import cli
 from debgcd.errors import DataError, DebgcdError, UsageError
-from debgcd.system.optional import optional
+from debgcd.system.machine import optional
 
 ROOT = Path(__file__).parents[1]
 TREES = {
@@ -107,7 +107,7 @@ def test_an_optional_package_is_asked_for_in_one_way(monkeypatch: pytest.MonkeyP
         optional("pyarrow", None, "method sure")
     assert optional("json.decoder", None, "nothing").__name__ == "json.decoder"
     asking = {module for module, tree in TREES.items() if "pip install " in ast.unparse(tree)}
-    assert asking == {"debgcd.system.optional", "debgcd.commands.arguments"}  # the second is the help of --quality
+    assert asking == {"debgcd.system.machine", "debgcd.commands.arguments"}  # the second is the help of --quality
 
 
 # Classes.

@@ -12,7 +12,7 @@ import pytest
 from debgcd import config as configuration
 from debgcd.config.merge import MAX_YAML, parse_yaml
 from debgcd.errors import DataError, UsageError
-from debgcd.model.weights import read_folder
+from debgcd.model.load import read_folder
 from debgcd.system.files import MAX_DEPTH, MAX_JSON, parse_json, read_json
 from debgcd.train.checkpoint import read
 

@@ -1,6 +1,7 @@
-"""What was published about each benchmark, and its files on disk checked against that.
+"""What was published about each benchmark, its files on disk checked against that, and every number of the paper's tables.
 
-The published classes, sizes, addresses and the paper's row are data: `datasets/splits/*.json`. A file that is missing or
+The published classes, sizes and addresses are data, `datasets/splits/*.json`, and so are the eighteen tables,
+`datasets/paper.json`. A file that is missing or
 differs from the published one is an error that names the file and says how to get it.
 """
 
@@ -19,7 +20,6 @@ from typing import Any
 import numpy as np
 
 from debgcd.data.sources import IMAGE_SUFFIXES
-from debgcd.datasets.paper import data_sets
 from debgcd.errors import DataError, UsageError
 from debgcd.system.files import parse_json, readable
 
@@ -220,3 +220,51 @@ def folder_images(folder: Path) -> list[str]:
     with os.scandir(folder) as entries:
         names = sorted(entry.name for entry in entries if not entry.name.startswith("."))
     return [os.path.join(folder, name) for name in names if os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES]
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number as printed, in percent or in classes, with its deviation where the table has one."""
+
+    mean: float
+    deviation: float | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of results: the measures, and per row the numbers of each set ("average" is one of them)."""
+
+    number: int
+    title: str
+    measures: tuple[str, ...]
+    rows: dict[str, dict[str, dict[str, Number]]]  # row -> set -> measure; only what is printed
+
+
+def data_sets() -> dict[str, dict[str, Any]]:
+    """Table 1: one row per data set, numbers of images as printed ("1.5K")."""
+    found: dict[str, dict[str, Any]] = _paper()["1"]["rows"]
+    return found
+
+
+@cache
+def table(number: int) -> Table:
+    """Tables 2 to 18."""
+    data = _paper()[str(number)]
+    rows = {
+        row: {
+            name: {measure: _number(value) for measure, value in zip(data["measures"], values, strict=False)}
+            for name, values in sets.items()
+        }
+        for row, sets in data["rows"].items()
+    }
+    return Table(number, data["title"], tuple(data["measures"]), rows)
+
+
+def _number(value: float | list[float]) -> Number:
+    return Number(*value) if isinstance(value, list) else Number(value)
+
+
+@cache
+def _paper() -> dict[str, Any]:
+    found: dict[str, Any] = parse_json((resources.files("debgcd.datasets") / "paper.json").read_text("utf-8"))
+    return found

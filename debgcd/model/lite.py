@@ -19,7 +19,7 @@ from torch.nn.functional import conv2d, linear, pad, relu6
 from debgcd.errors import DataError, UsageError
 from debgcd.model.backbone import Backbone, Identity
 from debgcd.system.files import readable
-from debgcd.system.optional import optional
+from debgcd.system.machine import optional
 
 EPSILON = 1e-3  # of the published batch normalisation
 

@@ -22,7 +22,7 @@ from debgcd.report.describe import project
 from debgcd.review.log import reviewed_predictions
 from debgcd.run.directory import Run
 from debgcd.system.files import parse_json, readable, write_bytes
-from debgcd.system.optional import optional
+from debgcd.system.machine import optional
 from debgcd.train.decide import run_backbone
 from debgcd.train.finish import read_evaluation
 from debgcd.train.setup import fresh_tokens

@@ -10,7 +10,7 @@ from typing import Any
 
 from debgcd.config.merge import parse_yaml
 from debgcd.data.manifest import Manifest
-from debgcd.datasets.paper import Number, table
+from debgcd.datasets.facts import Number, table
 from debgcd.errors import UsageError, suggest
 from debgcd.methods import METHODS, require_method
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from debgcd.data.image.crop import Picture
 from debgcd.run.categories import RESTORE, Category, living
 from debgcd.system.files import csv_cell, csv_field, readable
-from debgcd.system.optional import optional
+from debgcd.system.machine import optional
 
 if TYPE_CHECKING:
     from debgcd.novelty.base import Novel

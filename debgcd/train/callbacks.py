@@ -28,7 +28,7 @@ from debgcd.novelty.base import remembered
 from debgcd.run.directory import Run
 from debgcd.system import distributed
 from debgcd.system.files import named_errors, parse_json, read_json, readable, write_bytes, write_json
-from debgcd.system.optional import optional
+from debgcd.system.machine import optional
 from debgcd.system.progress import Report, say
 from debgcd.train import checkpoint
 from debgcd.train.evaluation import evaluate_during_training

@@ -12,7 +12,7 @@ import torch
 from tiny import NATIVE, hub_model, images, load, own_forward
 
 from debgcd.errors import DataError
-from debgcd.model.vit import load_vit
+from debgcd.model.load import load_vit
 
 pytestmark = pytest.mark.usefixtures("one_thread", "no_network")
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

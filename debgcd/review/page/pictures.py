@@ -23,8 +23,7 @@ from debgcd.data.image.crop import Picture
 from debgcd.data.image.decode import Unusable, decode, regular_file
 from debgcd.errors import DataError
 from debgcd.report.thumbnails import Thumbnail, keep, kept, make, open_cache, stamp
-from debgcd.system.machine import cores
-from debgcd.system.workers import begin_worker
+from debgcd.system.machine import begin_worker, cores
 
 SIDE = 160  # pixels of a thumbnail: sharp where a point of the screen has two
 LARGE = 1200  # the longer side of a large picture, at most
