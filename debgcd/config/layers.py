@@ -110,7 +110,7 @@ def _layer(kind: Kind, name: str) -> Layer:
     if name not in known:
         raise UsageError(f"there is no {kind} {name!r}{suggest(name, known)}")
     text = (resources.files("debgcd.config") / _FOLDERS[kind] / f"{name}.yaml").read_text("utf-8")
-    return Layer(f"{kind} {name}", parse_yaml(text), _comments(text))
+    return Layer(f"{kind} {name}", parse_yaml(text, aliases=True), _comments(text))
 
 
 def own_keys(method: str) -> set[str]:
@@ -322,9 +322,10 @@ def load(path: Path) -> Config:
 
 def from_dict(values: Mapping[str, Any], where: str) -> Config:
     """A configuration from what `to_dict` gave; refused where a key is missing, for its default may be another by now."""
-    if leaves(values).get("extras.bia_weight") == 0:
-        # BIA was removed; every run written before has this key, and with 0 it was off
-        values = without(values, {"extras.bia_weight"})
+    given = leaves(values)
+    # Options that were removed: every run written before has them, and with these values they had no effect.
+    removed = {"extras.bia_weight": 0, "backbone.tail_blocks": given.get("backbone.tuned_blocks")}
+    values = without(values, {key for key, value in removed.items() if key in given and given[key] in (None, value)})
     config = override(Config(), values, where)
     missing = sorted(set(leaves(to_dict(config))) - set(leaves(values)))
     if missing:

@@ -47,49 +47,29 @@ def load_backbone(
     *,
     tuned_blocks: int,
     image_size: int,
-    tail_blocks: int | None = None,
     revision: str | None = None,
     cache: Path | None = None,
     precision: Precision = "fp32",
 ) -> Backbone:
-    """A backbone of `VARIANTS` ("lite0", ...), or the ViT of a hub id, a folder or a .pth file; its trunk computes in this precision.
-
-    tail_blocks: how many of the last blocks come after the frozen trunk; None: those that are tuned.
-    """
-    tail = tuned_blocks if tail_blocks is None else tail_blocks
-    if tail < tuned_blocks:
-        raise UsageError(
-            f"backbone.tail_blocks is {tail}, fewer than the {tuned_blocks} tuned blocks; use {tuned_blocks}"
-        )
+    """A backbone of `VARIANTS` ("lite0", ...), or the ViT of a hub id, a folder or a .pth file; its trunk computes in this precision."""
     if name in VARIANTS:
-        backbone: Backbone = load_lite(tuned_blocks, tail, name)
+        backbone: Backbone = load_lite(tuned_blocks, name)
     else:
-        backbone = load_vit(
-            name, tuned_blocks=tuned_blocks, tail_blocks=tail, image_size=image_size, revision=revision, cache=cache
-        )
+        backbone = load_vit(name, tuned_blocks=tuned_blocks, image_size=image_size, revision=revision, cache=cache)
     backbone.precision = precision
     return backbone
 
 
 def load_default(
-    *, tuned_blocks: int, tail_blocks: int, image_size: int, cache: Path | None, precision: Precision
+    *, tuned_blocks: int, image_size: int, cache: Path | None, precision: Precision
 ) -> tuple[Backbone, str]:
     """The paper's backbone if it is cached or can be downloaded, else lite0; and one line that says which and why."""
+    how: dict[str, Any] = {"tuned_blocks": tuned_blocks, "image_size": image_size, "precision": precision}
     try:
-        backbone = load_backbone(
-            DEFAULT,
-            tuned_blocks=tuned_blocks,
-            tail_blocks=tail_blocks,
-            image_size=image_size,
-            cache=cache,
-            precision=precision,
-        )
+        backbone = load_backbone(DEFAULT, cache=cache, **how)
         return backbone, f"backbone: {DEFAULT} (the paper's; choose another with --backbone)"
     except DataError:
-        offline = load_backbone(
-            "lite0", tuned_blocks=tuned_blocks, tail_blocks=tail_blocks, image_size=image_size, precision=precision
-        )
-        return offline, (
+        return load_backbone("lite0", **how), (
             f"backbone: lite0, because {DEFAULT} is neither cached nor reachable (choose another with --backbone)"
         )
 
@@ -99,7 +79,6 @@ def load_vit(
     *,
     tuned_blocks: int,
     image_size: int,
-    tail_blocks: int | None = None,
     revision: str | None = None,
     cache: Path | None = None,
 ) -> VitBackbone:
@@ -120,13 +99,12 @@ def load_vit(
         raise UsageError(
             f"backbone {name!r} is neither a folder nor a .pth file nor a hub id such as facebook/dino-vitb16; check the name"
         )
-    model = _build(source, name, tuned_blocks if tail_blocks is None else tail_blocks, image_size)
+    model = _build(source, name, tuned_blocks, image_size)
     identity = Identity(name=name, revision=commit, sha256=_sha256(source.files))
     return VitBackbone(
         model,
         identity,
         tuned_blocks=tuned_blocks,
-        tail_blocks=tail_blocks,
         image_size=image_size,
         mean=source.mean,
         std=source.std,

@@ -21,7 +21,7 @@ IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 class VitBackbone(Backbone):
-    """A vision transformer, split before its last `tail_blocks` blocks; the feature is the normalised CLS row."""
+    """A vision transformer, split before its last `tuned_blocks` blocks; the feature is the normalised CLS row."""
 
     standardise = False
     tuned: nn.ModuleList
@@ -32,7 +32,6 @@ class VitBackbone(Backbone):
         identity: Identity,
         *,
         tuned_blocks: int,
-        tail_blocks: int | None = None,
         image_size: int,
         mean: tuple[float, ...] = IMAGENET_MEAN,
         std: tuple[float, ...] = IMAGENET_STD,
@@ -47,9 +46,8 @@ class VitBackbone(Backbone):
         self.image_size, self.patch = image_size, model.config.patch_size
         self.embeddings = model.embeddings
         self.rotary = getattr(model, "rope_embeddings", None)  # DINOv3: positions are encoded in every block
-        self.tail_blocks = tuned_blocks if tail_blocks is None else tail_blocks
-        self.frozen = nn.ModuleList(blocks[: depth - self.tail_blocks])
-        self.late = nn.ModuleList(blocks[depth - self.tail_blocks : depth - tuned_blocks])
+        self.tail_blocks = tuned_blocks
+        self.frozen = nn.ModuleList(blocks[: depth - tuned_blocks])
         self.tuned = nn.ModuleList(blocks[depth - tuned_blocks :])
         self.norm = next(m for m in model.children() if isinstance(m, nn.LayerNorm))
         # ViT resizes its position embeddings only on request; the other families have no such switch.
@@ -71,16 +69,15 @@ class VitBackbone(Backbone):
 
     def tail(self, tokens: Tensor) -> Tensor:
         """Output of `tokens` -> the CLS row, (N, width)."""
-        return self.norm(self._cls_row([*self.late, *self.tuned], tokens) if self.tail_blocks else tokens[:, 0])
+        return self.norm(self._cls_row([*self.tuned], tokens) if self.tail_blocks else tokens[:, 0])
 
     @torch.no_grad()
     def attention(self, tokens: Tensor) -> Tensor:
         """Attention of the last block's CLS token over the patches: output of `tokens` -> (N, heads, rows, columns)."""
         if not self.tail_blocks:
             raise UsageError("attention needs at least one tuned block: without one, the trunk keeps only the CLS row")
-        blocks = [*self.late, *self.tuned]
-        last = self.through(blocks[:-1], tokens)
-        seen = cls_attention(blocks[-1], last, self.heads, self._rotation(tokens))
+        last = self.through(self.tuned[:-1], tokens)
+        seen = cls_attention(self.tuned[-1], last, self.heads, self._rotation(tokens))
         side = self.image_size // self.patch
         return seen[:, :, -side * side :].unflatten(2, (side, side))
 

@@ -124,7 +124,7 @@ def experiments() -> dict[str, Experiment]:
     """All experiments by name, in the paper's order."""
     text = (resources.files("debgcd.reproduce") / "experiments.yaml").read_text("utf-8")
     found = {}
-    for name, values in parse_yaml(text).items():
+    for name, values in parse_yaml(text, aliases=True).items():
         values = {**values, "tables": tuple(values["tables"]), "sets": tuple(values["sets"])}
         found[name] = Experiment(name=name, **values)
     return found

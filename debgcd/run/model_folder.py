@@ -113,7 +113,6 @@ def load_model(folder: Path, *, backbone: str | None, cache: Path, device: str =
     trunk = load_backbone(
         backbone or config.backbone.name,
         tuned_blocks=config.backbone.tuned_blocks,
-        tail_blocks=config.backbone.tail_blocks,
         image_size=config.views.crop,
         revision=None if backbone else config.backbone.revision,
         cache=cache,
