@@ -17,13 +17,13 @@ from debgcd.config.schema import Config
 from debgcd.data.image.decode import Unusable
 from debgcd.data.manifest import Manifest, from_arrays, write_manifest
 from debgcd.data.sources import read_manifest
-from debgcd.errors import DataError, UsageError
+from debgcd.errors import UsageError
 from debgcd.report.thumbnails import square
 from debgcd.review.log import reviewed_predictions
 from debgcd.run.categories import Category
 from debgcd.run.directory import Run, open_run, require_new
 from debgcd.run.predictions import Prediction
-from debgcd.system.files import read_json, write_bytes, write_json
+from debgcd.system.files import read_json, readable, write_bytes, write_json
 from debgcd.system.progress import say
 from debgcd.train.finish import read_evaluation
 from debgcd.train.plan import make_plan
@@ -65,10 +65,8 @@ def demo(folder: Path, seed: int, cache: str | None = None) -> list[dict[str, An
 
 def _summary(folder: Path) -> list[dict[str, Any]]:
     place = folder / "summary.json"
-    try:
+    with readable(place, "delete it and run again"):
         return read_json(place) if place.exists() else []
-    except ValueError as error:
-        raise DataError(f"{place} cannot be read ({error}); delete it and run again") from error
 
 
 def digits(folder: Path) -> Manifest:

@@ -430,7 +430,6 @@ def cifar100_binary(root: Path) -> Made:
 FORMS: dict[Callable[[Path], Made], str] = {
     cifar10: "cifar10",
     cifar10_binary: "cifar10",
-    cifar10_npm: "cifar10",
     cifar100: "cifar100",
     cifar100_binary: "cifar100",
     imagenet100: "imagenet100",

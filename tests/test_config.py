@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ def keys(config: Config) -> list[str]:
 
 
 def value_of(config: Config, key: str) -> Any:
-    value: Any = config
+    value: Any = config if hasattr(config, key.split(".")[0]) else config.options
     for part in key.split("."):
         value = getattr(value, part)
     return value
@@ -137,7 +138,7 @@ def test_every_number_has_a_range_so_that_nan_never_gets_in() -> None:
 def test_optional_values_take_null_and_their_own_type() -> None:
     config = given("{k: 7, backbone: {tuned_blocks: 0}, schedule: {steps: 5}, debiased: {utilisation: [[0, 0]]}}")
     assert (config.k, config.backbone.tuned_blocks, config.schedule.steps) == (7, 0, 5)
-    assert config.debiased.utilisation == ((0.0, 0.0),)
+    assert config.options.debiased.utilisation == ((0.0, 0.0),)
     back = "{k: null, backbone: {tuned_blocks: null}, schedule: {steps: null}, debiased: {utilisation: null}}"
     assert given(back, config) == PAPER
 
@@ -148,8 +149,8 @@ def test_optional_values_take_null_and_their_own_type() -> None:
 def test_5e_5_is_text_to_yaml_and_a_number_here() -> None:
     assert yaml.safe_load("5e-5") == "5e-5"
     assert given("schedule: {weight_decay: 5e-4}").schedule.weight_decay == 5e-4
-    assert given("detector: {weight: 1}").detector.weight == 1.0
-    assert type(given("detector: {weight: 1}").detector.weight) is float
+    assert given("detector: {weight: 1}").options.detector.weight == 1.0
+    assert type(given("detector: {weight: 1}").options.detector.weight) is float
 
 
 @pytest.mark.parametrize(("word", "meant"), [("on", "on"), ("off", "off"), ("auto", "auto"), ("'off'", "off")])
@@ -224,6 +225,18 @@ def test_a_run_of_the_time_of_bia_is_read_if_that_was_off() -> None:
         configuration.from_dict({**values, "extras": {"bia_weight": 0.004, **values["extras"]}}, "x")
 
 
+@pytest.mark.parametrize(("tuned", "tail", "fine"), [(2, 2, True), (None, None, True), (2, None, True), (1, 2, False)])
+def test_a_configuration_of_a_run_with_a_tail_of_its_own_length(
+    tuned: int | None, tail: int | None, fine: bool
+) -> None:
+    """Runs wrote backbone.tail_blocks, which could be more than the tuned ones."""
+    config = configuration.override(configuration.compose("paper"), {"backbone": {"tuned_blocks": tuned}}, "x")
+    values = configuration.to_dict(config)
+    values["backbone"]["tail_blocks"] = tail
+    with nullcontext() if fine else pytest.raises(UsageError, match=r"unknown key 'backbone\.tail_blocks'"):
+        assert configuration.from_dict(values, "x") == config
+
+
 @pytest.mark.parametrize("name", configuration.names("preset"))
 def test_what_is_dumped_loads_as_the_same(tmp_path: Path, name: str) -> None:
     unlike = "{k: 9, seed: 3, backbone: {name: 'é: [x'}, schedule: {weight_decay: 5e-5, lr: 1e-7}, run: {workers: 0}}"
@@ -244,14 +257,14 @@ def test_files_that_are_no_configuration(tmp_path: Path) -> None:
         (b"a: [", UsageError, "is not valid YAML"),
         (b"- 1\n- 2\n", UsageError, "must hold a mapping"),
         (b"!!python/object/apply:os.getcwd []", UsageError, "is not valid YAML"),
-        (b"\xff\xfe\xff", DataError, "cannot read"),
+        (b"\xff\xfe\xff", DataError, "cannot be read"),
     ):
         place.write_bytes(content)
         with pytest.raises(error, match=says):
             configuration.read_yaml(place)
     place.write_bytes(b"")
     assert configuration.read_yaml(place) == {}
-    with pytest.raises(DataError, match="cannot read"):
+    with pytest.raises(DataError, match="cannot be read"):
         configuration.read_yaml(tmp_path)
 
 
@@ -376,7 +389,7 @@ def test_an_option_of_another_method_is_refused_by_name() -> None:
 def test_another_method_keeps_the_values_of_options_that_both_have() -> None:
     config = configuration.override(PAPER, {"baseline": {"entropy_weight": 3.0}, "heads": {"hidden": 7}}, "here")
     other = configuration.override(config, {"method": "simgcd"}, "here")
-    assert (other.baseline.entropy_weight, other.heads.hidden) == (3.0, 7)
+    assert (other.options.baseline.entropy_weight, other.options.heads.hidden) == (3.0, 7)
     assert configuration.override(other, {"method": "debgcd"}, "here") == config
 
 

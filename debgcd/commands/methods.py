@@ -48,7 +48,7 @@ def methods(options: argparse.Namespace) -> None:
 
 def _figures(title: str) -> list[str]:
     """The paper's All for a row of its tables: the mean over CUB, Cars and Aircraft, then CIFAR-100 and ImageNet-100."""
-    from debgcd.datasets.paper import table as printed
+    from debgcd.datasets.facts import table as printed
 
     found = []
     for number, column in ((2, "average"), (3, "cifar100"), (3, "imagenet100")):

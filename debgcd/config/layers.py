@@ -19,8 +19,9 @@ import yaml
 
 from debgcd.config.merge import MAX_YAML, fitting, keys, merge, parse_yaml, plain, shown
 from debgcd.config.schema import Config
-from debgcd.errors import DataError, UsageError, suggest
+from debgcd.errors import UsageError, suggest
 from debgcd.methods import METHODS, require_method, usable
+from debgcd.system.files import readable
 
 Name = str | None  # of a file in the package, or of none
 Kind = Literal["preset", "quality", "method", "benchmark", "backbone"]
@@ -109,7 +110,7 @@ def _layer(kind: Kind, name: str) -> Layer:
     if name not in known:
         raise UsageError(f"there is no {kind} {name!r}{suggest(name, known)}")
     text = (resources.files("debgcd.config") / _FOLDERS[kind] / f"{name}.yaml").read_text("utf-8")
-    return Layer(f"{kind} {name}", parse_yaml(text), _comments(text))
+    return Layer(f"{kind} {name}", parse_yaml(text, aliases=True), _comments(text))
 
 
 def own_keys(method: str) -> set[str]:
@@ -246,13 +247,15 @@ def assignment(text: str) -> dict[str, Any]:
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """A YAML file's mapping, or an error that says where it is broken."""
+    if not path.exists():
+        raise UsageError(f"there is no configuration file {path}")
+    with (
+        readable(f"the configuration file {path}", "write it again as UTF-8 text"),
+        open(path, encoding="utf-8") as file,
+    ):
+        text = file.read(MAX_YAML + 1)
     try:
-        with open(path, encoding="utf-8") as file:
-            values = parse_yaml(file.read(MAX_YAML + 1))
-    except FileNotFoundError as error:
-        raise UsageError(f"there is no configuration file {path}") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"cannot read the configuration file {path}: {error}") from error
+        values = parse_yaml(text)
     except ValueError as error:
         raise UsageError(f"{path} is not valid YAML: {error}") from error
     if values is None:
@@ -319,9 +322,10 @@ def load(path: Path) -> Config:
 
 def from_dict(values: Mapping[str, Any], where: str) -> Config:
     """A configuration from what `to_dict` gave; refused where a key is missing, for its default may be another by now."""
-    if leaves(values).get("extras.bia_weight") == 0:
-        # BIA was removed; every run written before has this key, and with 0 it was off
-        values = without(values, {"extras.bia_weight"})
+    given = leaves(values)
+    # Options that were removed: every run written before has them, and with these values they had no effect.
+    removed = {"extras.bia_weight": 0, "backbone.tail_blocks": given.get("backbone.tuned_blocks")}
+    values = without(values, {key for key, value in removed.items() if key in given and given[key] in (None, value)})
     config = override(Config(), values, where)
     missing = sorted(set(leaves(to_dict(config))) - set(leaves(values)))
     if missing:

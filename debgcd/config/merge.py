@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import types
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 import yaml
@@ -14,7 +15,8 @@ from debgcd.errors import UsageError, suggest
 from debgcd.system.files import MAX_DEPTH
 
 MAX_YAML = 1_000_000  # characters; a complete configuration has 4 000
-MAX_VALUES = 100_000
+MAX_DIGITS = 200  # Python does not print numbers of thousands of digits
+_NUMBER = re.compile(r"[-+]?[0-9][0-9a-fA-FxX_:]*")
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # both safe; libyaml's is ten times as fast
 
 Tree = TypeVar("Tree")
@@ -105,19 +107,27 @@ def shown(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def parse_yaml(text: str) -> Any:
+def parse_yaml(text: str, aliases: bool = False) -> Any:
     """A YAML text's value; a ValueError says what is wrong with it. The only reader of YAML in the package.
 
-    Refused before anything is built: a text that is too long, nested too deeply, or whose aliases stand for too many values
-    ("billion laughs") or for themselves.
+    Refused before anything is built: a text that is too long, nested too deeply or, unless it is one of the package's own
+    files, has aliases, which can stand for any number of values ("billion laughs").
     """
     if len(text) > MAX_YAML:
         raise ValueError(f"it is longer than {MAX_YAML // 10**6} million characters")
+    depth = 0
     try:
-        _check_events(yaml.parse(text, Loader=_LOADER))
+        for event in yaml.parse(text, Loader=_LOADER):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > MAX_DEPTH:
+                raise ValueError(f"it is nested more than {MAX_DEPTH} levels deep")
+            if isinstance(event, yaml.AliasEvent) and not aliases:
+                raise ValueError(f"it has the alias *{event.anchor}; write the values out")
+            if isinstance(event, yaml.ScalarEvent) and len(event.value) > MAX_DIGITS and _NUMBER.fullmatch(event.value):
+                raise ValueError(f"a number in it has more than {MAX_DIGITS} digits")
         loader = _LOADER(text)
         try:
-            value = loader.get_single_data()
+            return loader.get_single_data()
         finally:
             loader.dispose()
     except yaml.YAMLError as error:
@@ -126,43 +136,3 @@ def parse_yaml(text: str) -> Any:
         raise
     except Exception as error:  # PyYAML raises almost anything on a value that does not fit its tag, e.g. !!bool 7
         raise ValueError(f"a value does not fit its tag ({type(error).__name__}: {error})") from error
-    _check_values(value)
-    return value
-
-
-def _check_events(events: Iterable[yaml.Event]) -> None:
-    """Depth and number of values, an alias counted as all that it stands for."""
-    outer: list[tuple[str | None, int]] = []  # anchor of each open list or mapping, and the values before it
-    sizes: dict[str, int] = {}  # of what an anchor names
-    count = 0
-    for event in events:
-        if isinstance(event, yaml.AliasEvent):
-            if event.anchor in (anchor for anchor, _ in outer):
-                raise ValueError(f"the alias *{event.anchor} contains itself")
-            count += sizes.get(event.anchor or "", 0)  # of an unknown one PyYAML complains
-        elif isinstance(event, yaml.CollectionStartEvent):
-            outer.append((event.anchor, count))
-            count += 1
-        elif isinstance(event, yaml.CollectionEndEvent):
-            anchor, before = outer.pop()
-            sizes |= {anchor: count - before} if anchor else {}
-        elif isinstance(event, yaml.ScalarEvent):
-            count += 1
-            sizes |= {event.anchor: 1} if event.anchor else {}
-        if len(outer) > MAX_DEPTH:
-            raise ValueError(f"it is nested more than {MAX_DEPTH} levels deep")
-        if count > MAX_VALUES:
-            raise ValueError(f"its aliases included, it has more than {MAX_VALUES} values")
-
-
-def _check_values(value: Any) -> None:
-    """Depth with aliases resolved, and numbers so long that Python does not print them."""
-    level, depth = [value], 0
-    while level:
-        if any(isinstance(item, int) and item.bit_length() > 1024 for item in level):
-            raise ValueError("a number in it has more than 300 digits")
-        if depth > MAX_DEPTH:
-            raise ValueError(f"it is nested more than {MAX_DEPTH} levels deep")
-        inner = [[*item, *item.values()] if isinstance(item, dict) else item for item in level]
-        level = [each for item in inner if isinstance(item, list | tuple | set) for each in item]
-        depth += 1

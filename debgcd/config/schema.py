@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 Auto = Literal["auto"]  # decided before a run begins, and written as a number into its config.yaml
 LARGEST = 4096  # pixels, of a view
@@ -49,9 +49,6 @@ class BackboneConfig:
     sha256: str | None = option(None, "of the weights; filled in when the run starts, checked on resume")
     tuned_blocks: int | None = option(
         None, "null: the method's own (debgcd and infosieve 2, most others 1, as published)", 0, 1000
-    )
-    tail_blocks: int | None = option(
-        None, "blocks after the frozen trunk; null: the method's own, the tuned ones", 0, 1000
     )
 
 
@@ -178,11 +175,3 @@ class Config:
     extras: ExtrasConfig = ExtrasConfig()
     schedule: ScheduleConfig = ScheduleConfig()
     run: RunConfig = RunConfig()
-
-    if not TYPE_CHECKING:  # for those who read single values; code of a method uses its typed `options`
-
-        def __getattr__(self, name: str) -> Any:
-            """A method's options, read as if its fields stood here."""
-            if name.startswith("_") or name == "options":
-                raise AttributeError(name)
-            return getattr(self.options, name)

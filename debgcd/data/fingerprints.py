@@ -1,7 +1,7 @@
-"""What is in image files, as hashes; and whether they still are what they were when these were taken.
+"""Content hashes of image files, cached by path and stat.
 
-Reading a million files takes an hour, so the cache keeps their hashes by path. A file is read again only where its size,
-times or inode are not those that its hash was taken with.
+Reading a million files takes an hour, so the cache keeps their hashes by path. A file is read again only if its size, times
+or inode have changed since it was hashed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import hashlib
 import os
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -21,10 +21,10 @@ from debgcd.errors import DataError
 from debgcd.system import distributed
 from debgcd.system.progress import Report
 
-READERS = 8  # files read at once: a disk far away takes its time for each
+READERS = 8  # files read at once: a network disk takes its time for each
 FILE = "contents.sqlite"
 SETTLED = 2 * 10**9  # nanoseconds: a file hashed sooner after a change could change again and keep its time
-SOME = 500  # paths per question to the cache
+PATHS_PER_QUERY = 500
 SHOWN = 3  # changed files that an error names
 
 Stamp = tuple[int, int, int, int]  # size, time of the last change of the content, of the inode, and the inode's number
@@ -46,7 +46,7 @@ class Contents:
     def require_unchanged(self, numbers: Iterable[int]) -> None:
         """Refuse if one of these files was changed since: what was decoded from it may not be what was hashed."""
         for number in numbers:
-            if _stamp(self.paths[number]) != self.stamps[number]:
+            if file_stamp(self.paths[number]) != self.stamps[number]:
                 raise DataError(
                     f"{self.paths[number]} was changed while it was in use; start again when nothing writes to it"
                 )
@@ -68,7 +68,7 @@ def read_contents(paths: Sequence[Picture], cache: Path, on_progress: Report | N
     """The hashes of all files: those that the cache knows, and of the others by reading them."""
     known, begun = _known(paths, cache), time.time_ns()
     with ThreadPoolExecutor(READERS) as pool:
-        stamps = list(pool.map(_stamp, paths))  # before the bytes are read, so that no change in between is missed
+        stamps = list(pool.map(file_stamp, paths))  # before the bytes are read, so that no change in between is missed
         digests = [known.get((_key(path), stamp), b"") for path, stamp in zip(paths, stamps, strict=True)]
         same: dict[bytes, list[int]] = {}  # a file with many boxes is read once
         for i, digest in enumerate(digests):
@@ -76,7 +76,7 @@ def read_contents(paths: Sequence[Picture], cache: Path, on_progress: Report | N
                 same.setdefault(_key(paths[i]), []).append(i)
         unread = [rows[0] for rows in same.values()]
         try:
-            read = pool.map(lambda i: _digest(paths[i]), unread)
+            read = pool.map(lambda i: file_digest(paths[i]), unread)
             for done, (rows, digest) in enumerate(zip(same.values(), read, strict=True), 1):
                 for i in rows:
                     digests[i] = digest
@@ -98,18 +98,20 @@ def forget_contents(paths: Sequence[Picture], cache: Path) -> None:
 
 def _known(paths: Sequence[Picture], cache: Path) -> dict[tuple[bytes, Stamp], bytes]:
     """Hashes by path and stamp; none where the cache cannot be read."""
-    found: dict[tuple[bytes, Stamp], bytes] = {}
+    known: dict[tuple[bytes, Stamp], bytes] = {}
     if not (cache / FILE).is_file():
-        return found
+        return known
     with suppress(sqlite3.Error, TypeError, ValueError), closing(_open(cache)) as table:
-        for some in _slices([_key(path) for path in paths]):
+        keys = [_key(path) for path in paths]
+        for start in range(0, len(keys), PATHS_PER_QUERY):
+            some = keys[start : start + PATHS_PER_QUERY]
             marks = ",".join("?" * len(some))
             for path, size, written, changed, inode, sha256 in table.execute(
                 f"SELECT path, size, written, changed, inode, sha256 FROM files WHERE path IN ({marks})", some
             ):
                 if isinstance(sha256, bytes) and len(sha256) == 32:
-                    found[path, (size, written, changed, inode)] = sha256
-    return found
+                    known[path, (size, written, changed, inode)] = sha256
+    return known
 
 
 def _remember(rows: list[tuple[bytes, int, int, int, int, bytes]], cache: Path) -> None:
@@ -128,11 +130,6 @@ def _open(cache: Path) -> sqlite3.Connection:
     return sqlite3.connect(cache / FILE, timeout=60)
 
 
-def _slices(keys: list[bytes]) -> Iterator[list[bytes]]:
-    for start in range(0, len(keys), SOME):
-        yield keys[start : start + SOME]
-
-
 def _with_box(path: Picture, digest: bytes) -> bytes:
     """The digest of an image: that of its file, or of the file's and the box."""
     if not isinstance(path, Crop):
@@ -144,7 +141,8 @@ def _key(path: Picture) -> bytes:
     return os.fsencode(os.path.abspath(path))
 
 
-def _digest(path: Picture) -> bytes:
+def file_digest(path: Picture) -> bytes:
+    """The sha256 of an image's file."""
     try:
         with open(path, "rb") as file:
             return hashlib.file_digest(file, "sha256").digest()
@@ -152,12 +150,13 @@ def _digest(path: Picture) -> bytes:
         raise gone(path, error.strerror) from error
 
 
-def _stamp(path: Picture) -> Stamp:
+def file_stamp(path: Picture) -> Stamp:
+    """Differs after every change of an image's file."""
     try:
-        found = os.stat(path)
+        stat = os.stat(path)
     except OSError as error:
         raise gone(path, error.strerror) from error
-    return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino & 2**63 - 1
+    return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino & 2**63 - 1
 
 
 def gone(path: Picture, why: object) -> DataError:

@@ -23,8 +23,7 @@ from debgcd.data.sampler import Draws
 from debgcd.data.views import CENTRE, PLAIN, TWO_PLAIN, Cuts, Kinds, cut_view, random_cuts, resize_short_side
 from debgcd.errors import DataError
 from debgcd.system import distributed
-from debgcd.system.machine import cores
-from debgcd.system.workers import begin_patient_worker
+from debgcd.system.machine import begin_patient_worker, cores
 
 T = TypeVar("T")
 

@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,8 @@ class Skipped:
 class Manifest:
     """The images and what is known about each; all five tuples have the same length.
 
-    Training reads labels, never truths: only what measures a run calls `truth_ids` and `has_truth`.
+    Training reads labels, never truths: only what measures a run calls `truth_ids` and `has_truth`. What is computed from
+    the columns is computed once; callers must not change the arrays.
     """
 
     paths: tuple[Picture, ...]  # files, or boxes in files; absolute, symbolic links not resolved, no duplicates
@@ -54,33 +56,33 @@ class Manifest:
     def __len__(self) -> int:
         return len(self.paths)
 
-    @property
+    @cached_property
     def classes(self) -> tuple[str, ...]:
         """The known classes, sorted as strings: category c < M is classes[c]."""
         return tuple(sorted({label for label in self.labels if label is not None}))
 
-    @property
+    @cached_property
     def training_rows(self) -> Rows:
         """Rows of the training split, labelled or not: all that training sees."""
         return np.flatnonzero([split == "train" for split in self.splits])
 
-    @property
+    @cached_property
     def test_rows(self) -> Rows:
         """Rows of the test split: measured, never trained on."""
         return np.flatnonzero([split == "test" for split in self.splits])
 
-    @property
+    @cached_property
     def training_paths(self) -> list[Picture]:
         """The files of the training rows."""
         return [self.paths[row] for row in self.training_rows]
 
-    @property
+    @cached_property
     def training_labels(self) -> NDArray[np.int64]:
         """The class ids of the training rows, positions in `classes`; -1 without a label."""
         number: dict[str | None, int] = {None: -1, **{name: i for i, name in enumerate(self.classes)}}
         return np.array([number[self.labels[row]] for row in self.training_rows], dtype=np.int64)
 
-    @property
+    @cached_property
     def training_groups(self) -> NDArray[np.int64]:
         """The group of each training row as a number; -1 where it has none."""
         number: dict[str | None, int] = {None: -1}
@@ -94,12 +96,12 @@ class Manifest:
         number: dict[str | None, int] = {None: -1, **{name: i for i, name in enumerate([*self.classes, *others])}}
         return np.array([number[self.truths[row]] for row in rows], dtype=np.int64)
 
-    @property
+    @cached_property
     def has_truth(self) -> bool:
         """Whether an image without a label has a truth, so that there is something to measure against."""
         return any(truth is not None and label is None for truth, label in zip(self.truths, self.labels, strict=True))
 
-    @property
+    @cached_property
     def tests_known_classes(self) -> bool:
         """Whether the test split has an image whose truth is a known class."""
         known = set(self.classes)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from debgcd.data.image.rgb import to_rgb
+from debgcd.data.image.decode import to_rgb
 from debgcd.errors import DataError, UsageError
 
 Paths = list[str | os.PathLike[str]]

@@ -13,8 +13,7 @@ from debgcd.data.image.crop import Picture
 from debgcd.data.image.decode import Reason, Unusable, decode
 from debgcd.data.manifest import Manifest, Skipped, shown
 from debgcd.system import distributed
-from debgcd.system.machine import cores
-from debgcd.system.workers import begin_worker
+from debgcd.system.machine import begin_worker, cores
 
 FEW = 256  # with fewer files, starting processes takes longer than it saves
 CHUNK = 32  # files per task of a worker

@@ -14,7 +14,7 @@ from debgcd.data.image.decode import Reason, Unusable, regular_file
 from debgcd.data.manifest import COLUMNS, SPLITS, Manifest, Row, Skipped, assemble, label_text, shown, skip, text
 from debgcd.errors import DataError, UsageError
 from debgcd.system.files import csv_field
-from debgcd.system.optional import optional
+from debgcd.system.machine import optional
 from debgcd.system.progress import say
 
 PATHS = (

@@ -1,9 +1,8 @@
 """The nine benchmarks of the paper, read from their original files, with the published classes and labelled half.
 
-- `facts`: what was published about each set, and the check of its files against that
+- `facts`: what was published about each set, the check of its files against that, and the paper's tables
 - `layouts`: original files -> classes and images in order; `cifar`: the same for CIFAR's arrays, without unpickling
 - `fetch`: resumable downloads, checksums, safe unpacking
-- `paper`: all numbers of the paper's tables
 """
 
 from __future__ import annotations

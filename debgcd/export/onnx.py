@@ -26,7 +26,7 @@ from debgcd.novelty.base import DETECTOR
 from debgcd.run.directory import Run
 from debgcd.run.model_folder import Model, load_model
 from debgcd.system.files import write_bytes
-from debgcd.system.optional import optional
+from debgcd.system.machine import optional
 from debgcd.system.progress import progress
 
 SAMPLE = Path(__file__).with_name("onnx_sample.txt")  # a script, but not one of this package

@@ -14,7 +14,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING
 
 from debgcd.errors import UsageError, suggest
-from debgcd.system.optional import optional
+from debgcd.system.machine import optional
 
 if TYPE_CHECKING:
     from debgcd.config.schema import Config

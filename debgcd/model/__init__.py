@@ -4,8 +4,7 @@
 - `lite`: EfficientNet-Lite, which works offline
 - `vit`: vision transformers
 - `folded`: cheaper, exact forms of their blocks
-- `weights`: the hub's format, and DINO's own files
-- `load`: name -> backbone
+- `load`: name -> backbone; the hub's format, and DINO's own files
 - `heads`: prototypes, projections, centres
 - `optimiser`: what training asks of an optimiser; SGD, and the learning rate
 - `network`: backbone, heads and memory together; the EMA teacher; a queue

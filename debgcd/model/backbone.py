@@ -91,8 +91,7 @@ class Identity:
 class Cut:
     """Where a method wants the frozen trunk to end, and what learns after it, in blocks counted from the last one."""
 
-    tuned: int  # blocks whose weights learn
-    tail: int | None = None  # blocks that run at every step, at least `tuned`; None: only those that learn
+    tuned: int  # blocks whose weights learn; they are the tail
     early: str = ""  # what learns before the tail (e.g. "pixels"): then the trunk's tokens change and cannot be kept
 
 
@@ -104,7 +103,7 @@ class Backbone(nn.Module):
 
     identity: Identity
     width: int  # size of the feature
-    tail_blocks: int  # blocks after the trunk; the last of them are tuned
+    tail_blocks: int  # blocks after the trunk, all of them tuned
     standardise: bool  # whether heads need standardised features: a CNN's pooled output is positive and not centred
     tuned: nn.ModuleList  # the last n blocks, and nothing else
     unpretrained: str = ""  # how names in `tuned` begin that no other run has: prompts

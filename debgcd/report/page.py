@@ -16,14 +16,14 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from debgcd import __version__
 from debgcd.data.image.crop import Picture
-from debgcd.errors import DataError, DebgcdError
+from debgcd.errors import DebgcdError
 from debgcd.report.describe import IMAGES_ON_PAGE, UNSURE, Description, describe, duplicates, project
 from debgcd.report.look import Look, look
 from debgcd.report.plots import draw, image_file
 from debgcd.report.thumbnails import fingerprints, thumbnails
 from debgcd.report.trust import order_of_interest
 from debgcd.run.directory import Run
-from debgcd.system.files import csv_field, write_text
+from debgcd.system.files import csv_field, readable, write_text
 from debgcd.system.progress import progress
 from debgcd.train.finish import read_evaluation, read_health
 
@@ -230,13 +230,9 @@ def _figures(run: Run, cache: Path) -> list[dict[str, str]]:
 def _skipped(run: Run) -> list[list[str]]:
     """The rows of skipped.csv."""
     place = run.folder / "skipped.csv"
-    try:
-        with open(place, encoding="utf-8", newline="") as file:
-            return [[csv_field(value) for value in row[:2]] for row in list(csv.reader(file))[1:] if len(row) >= 2]
-    except (OSError, ValueError, csv.Error) as error:
-        raise DataError(
-            f"{place} cannot be read ({error}); restore it, or delete the folder and train again"
-        ) from error
+    advice = "restore it, or delete the folder and train again"
+    with readable(place, advice), open(place, encoding="utf-8", newline="") as file:
+        return [[csv_field(value) for value in row[:2]] for row in list(csv.reader(file))[1:] if len(row) >= 2]
 
 
 def _shown_name(look: Look, path: Picture | str) -> str:

@@ -23,8 +23,8 @@ from debgcd.novelty.base import DETECTOR
 from debgcd.report.describe import project
 from debgcd.review.log import reviewed_predictions
 from debgcd.run.directory import Run
-from debgcd.system.files import parse_json, write_bytes
-from debgcd.system.optional import optional
+from debgcd.system.files import parse_json, readable, write_bytes
+from debgcd.system.machine import optional
 from debgcd.train.finish import read_evaluation
 from debgcd.train.plan import run_backbone
 from debgcd.train.setup import fresh_tokens
@@ -296,10 +296,8 @@ def _parts(runs: Sequence[Run]) -> tuple[str, ...]:
 
 def _metrics(run: Run) -> list[dict[str, Any]]:
     """The lines of metrics.jsonl."""
-    try:
+    with readable(run.metrics, "restore it or train again"):
         return [parse_json(line) for line in run.metrics.read_bytes().splitlines()]
-    except (OSError, ValueError) as error:
-        raise DataError(f"{run.metrics} cannot be read ({error}); restore it or train again") from error
 
 
 def _classes(run: Run) -> tuple[NDArray[np.int64], int, str]:

@@ -14,8 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from debgcd.data.fingerprints import file_stamp
 from debgcd.data.image.crop import Picture
 from debgcd.data.image.decode import Unusable, decode
+from debgcd.errors import DataError
 from debgcd.system.machine import cores
 from debgcd.system.progress import Report
 
@@ -84,11 +86,9 @@ def make(path: Picture, size: int = SIDE) -> Thumbnail:
 
 def stamp(path: Picture) -> str:
     """Changes when the file does; empty where there is none."""
-    try:
-        found = os.stat(path)
-    except OSError:
-        return ""
-    return f"{found.st_size} {found.st_mtime_ns}"
+    with suppress(DataError):
+        return " ".join(map(str, file_stamp(path)))
+    return ""
 
 
 def open_cache(cache: Path, size: int) -> sqlite3.Connection:

@@ -10,7 +10,7 @@ from typing import Any
 
 from debgcd.config.merge import parse_yaml
 from debgcd.data.manifest import Manifest
-from debgcd.datasets.paper import Number, table
+from debgcd.datasets.facts import Number, table
 from debgcd.errors import UsageError, suggest
 from debgcd.methods import METHODS, require_method
 
@@ -124,7 +124,7 @@ def experiments() -> dict[str, Experiment]:
     """All experiments by name, in the paper's order."""
     text = (resources.files("debgcd.reproduce") / "experiments.yaml").read_text("utf-8")
     found = {}
-    for name, values in parse_yaml(text).items():
+    for name, values in parse_yaml(text, aliases=True).items():
         values = {**values, "tables": tuple(values["tables"]), "sets": tuple(values["sets"])}
         found[name] = Experiment(name=name, **values)
     return found

@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 from debgcd import config as configuration
 from debgcd.config.schema import Config
-from debgcd.datasets import Benchmark, facts_of, paper, read_benchmark, resolve
+from debgcd.datasets import Benchmark, facts_of, read_benchmark, resolve
+from debgcd.datasets.facts import table
 from debgcd.errors import DataError, DebgcdError
 from debgcd.methods import METHODS
 from debgcd.report.plots import draw, write_figure
@@ -175,5 +176,5 @@ def _rows(wish: Wish, name: str) -> dict[str, Config]:
 
 def _estimated(wish: Wish, name: str) -> int | None:
     """The paper's estimate of K, at full scale; None if it is to be estimated here."""
-    printed = paper.table(10).rows["estimated"].get(name) if wish.scale == "full" else None
+    printed = table(10).rows["estimated"].get(name) if wish.scale == "full" else None
     return None if printed is None else int(printed["k"].mean)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from debgcd.datasets import facts_of
-from debgcd.datasets.paper import Number, table
+from debgcd.datasets.facts import Number, table
 from debgcd.errors import DataError, DebgcdError
 from debgcd.reproduce.experiments import Experiment
 from debgcd.reproduce.grid import Cell

@@ -22,7 +22,7 @@ from debgcd.errors import DataError, UsageError
 from debgcd.review.state import Line, Review, replay
 from debgcd.run.categories import RESTORE, Category, read_categories
 from debgcd.run.predictions import Prediction, read_predictions, rows_of
-from debgcd.system.files import lock, named_errors, parse_json, read_json, write_json
+from debgcd.system.files import lock, named_errors, parse_json, read_json, readable, write_json
 
 LOG = "decisions.jsonl"
 
@@ -41,14 +41,11 @@ def read_base(run: Path) -> tuple[dict[str, str], list[Category], list[Line]]:
     """
     model = run / "model"
     try:
-        known = read_json(model / "config.json")["known"]
-        said = read_predictions(run / "predictions.csv", ("path", "id"))
+        with readable(f"{run}: what its model said", RESTORE, missing=False):
+            known = read_json(model / "config.json")["known"]
+            said = read_predictions(run / "predictions.csv", ("path", "id"))
     except FileNotFoundError as error:
         raise UsageError(f"{run} is not a finished run: it has no {Path(error.filename).name}") from error
-    except UsageError:
-        raise
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{run}: what its model said cannot be read ({error}); {RESTORE}") from error
     return dict(zip(said["path"], said["id"], strict=True)), *_without_review(read_categories(model, known))
 
 
@@ -87,12 +84,10 @@ def read_log(path: Path) -> tuple[list[Line], int]:
 
     A last line that was cut off, because the process or the machine stopped, was never confirmed and is ignored.
     """
-    try:
+    with readable(path, "check its permissions"):
+        if not path.exists():
+            return [], 0
         content = path.read_bytes()
-    except FileNotFoundError:
-        return [], 0
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}") from error
     found, end = [], 0
     rows = content.split(b"\n")
     for number, raw in enumerate(rows, 1):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from debgcd.errors import DataError, UsageError, suggest
-from debgcd.system.files import read_json
+from debgcd.system.files import read_json, readable
 
 RESTORE = "restore the file or train again"
 
@@ -67,12 +67,10 @@ def read_categories(folder: Path, known: int) -> list[Category]:
     Answers are looked up by position, so an entry that moved would turn one class into another.
     """
     place = folder / "categories.json"
-    try:
+    with readable(place, RESTORE, missing=False):
         entries = read_json(place)
         if not isinstance(entries, list):
             raise ValueError("it does not hold a list")
-    except (UnicodeDecodeError, ValueError) as error:
-        raise DataError(f"{place} cannot be read ({error}); {RESTORE}") from error
     found: list[Category] = []
     ids: dict[str, int] = {}
     for i, entry in enumerate(entries):

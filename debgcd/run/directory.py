@@ -20,7 +20,7 @@ from debgcd.errors import DataError, UsageError
 from debgcd.methods import origin
 from debgcd.review.log import carry
 from debgcd.system import distributed
-from debgcd.system.files import lock, read_json, write_json, write_text
+from debgcd.system.files import lock, read_json, readable, write_json, write_text
 from debgcd.system.machine import environment
 
 # What `create_run` writes before config.yaml, and the lock; where there is no more than this, a run was killed before it began
@@ -198,10 +198,8 @@ def require_same_images(run: Run, contents: Contents) -> None:
 def read_digests(run: Run) -> list[str]:
     """The sha256 of each image of the manifest, or rather of its file, when the run began."""
     place = run.folder / IMAGES
-    try:
+    with readable(place, "restore it, or train in a new run directory"):
         lines = [line.partition("  ") for line in place.read_text("utf-8").split("\n")[:-1]]
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"cannot read {place} ({error}); restore it, or train in a new run directory") from error
     if [name for _, _, name in lines] != [_one_line(path) for path in run.manifest.paths]:
         raise DataError(
             f"{run.folder / 'manifest.csv'} is not what it was when the run began: {place.name} lists other images; restore "

@@ -30,7 +30,7 @@ from debgcd.model.load import load_backbone
 from debgcd.model.network import Network
 from debgcd.novelty.base import DETECTOR, NoveltyThreshold
 from debgcd.run.categories import RESTORE, Category, read_categories
-from debgcd.system.files import new_folder, read_json, write_json, write_text
+from debgcd.system.files import new_folder, read_json, readable, write_json, write_text
 from debgcd.system.machine import versions
 from debgcd.system.progress import escaped, say
 
@@ -91,29 +91,29 @@ def save_model(
 def load_model(folder: Path, *, backbone: str | None, cache: Path, device: str = "auto") -> Model:
     """Read a model folder; the trunk comes from where the model says, or from `backbone`, and must be the same weights."""
     try:
-        facts = read_json(folder / "config.json")
-        if facts["format"] != FORMAT:
-            raise ValueError(f"it has format {facts['format']}, this version of debgcd reads {FORMAT}")
-        for name in ("known", "images"):
-            if type(facts[name]) is not int or facts[name] < 0:
-                raise ValueError(f"{name} in config.json must be a whole number, not {facts[name]!r:.50}")
-        novel = None if facts.get("novel") is None else NoveltyThreshold(**facts["novel"])
-        categories = read_categories(folder, facts["known"])
-        tensors = _read_tensors(folder, facts["sha256"])
-        config = configuration.from_dict(facts["config"], where=str(folder / "config.json"))
-        if config.k != len(categories) or None in (config.backbone.name, config.backbone.tuned_blocks):
-            raise ValueError("config.json and categories.json are not of one model")
+        with readable(
+            f"the model in {folder}", "restore it or train again", UsageError, SafetensorError, missing=False
+        ):
+            facts = read_json(folder / "config.json")
+            if facts["format"] != FORMAT:
+                raise ValueError(f"it has format {facts['format']}, this version of debgcd reads {FORMAT}")
+            for name in ("known", "images"):
+                if type(facts[name]) is not int or facts[name] < 0:
+                    raise ValueError(f"{name} in config.json must be a whole number, not {facts[name]!r:.50}")
+            novel = None if facts.get("novel") is None else NoveltyThreshold(**facts["novel"])
+            categories = read_categories(folder, facts["known"])
+            tensors = _read_tensors(folder, facts["sha256"])
+            config = configuration.from_dict(facts["config"], where=str(folder / "config.json"))
+            if config.k != len(categories) or None in (config.backbone.name, config.backbone.tuned_blocks):
+                raise ValueError("config.json and categories.json are not of one model")
     except FileNotFoundError as error:
         raise DataError(
             f"{folder} holds no model: {Path(error.filename).name} is missing; has the run finished?"
         ) from error
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, UsageError, SafetensorError) as error:
-        raise DataError(f"the model in {folder} cannot be read ({error}); restore it or train again") from error
     assert config.backbone.name is not None and config.backbone.tuned_blocks is not None
     trunk = load_backbone(
         backbone or config.backbone.name,
         tuned_blocks=config.backbone.tuned_blocks,
-        tail_blocks=config.backbone.tail_blocks,
         image_size=config.views.crop,
         revision=None if backbone else config.backbone.revision,
         cache=cache,
@@ -144,11 +144,9 @@ def load_model(folder: Path, *, backbone: str | None, cache: Path, device: str =
 
 def read_novel(folder: Path) -> NoveltyThreshold | None:
     """What a model folder says about images that look new."""
-    try:
+    with readable(folder / "config.json", RESTORE):
         found = read_json(folder / "config.json").get("novel")
         return None if found is None else NoveltyThreshold(**found)
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise DataError(f"{folder / 'config.json'} cannot be read ({error}); {RESTORE}") from error
 
 
 def _read_labels(folder: Path, ids: list[str]) -> tuple[Label, ...] | None:
@@ -156,18 +154,14 @@ def _read_labels(folder: Path, ids: list[str]) -> tuple[Label, ...] | None:
     place = folder / LABELS
     if not place.exists():
         return None
-    try:
-        found = read_json(place)
-        if not isinstance(found, list) or len(found) != len(ids):
+    with readable(place, "restore it, or delete it to have the ids instead"):
+        labels = read_json(place)
+        if not isinstance(labels, list) or len(labels) != len(ids):
             raise ValueError(f"it does not hold a list of {len(ids)} labels")
-        for i, (label, name) in enumerate(zip(found, ids, strict=True)):
+        for i, (label, name) in enumerate(zip(labels, ids, strict=True)):
             if not isinstance(label, Label) or text(label) != name:
                 raise ValueError(f"entry {i} is not the label of {name!r}")
-    except (OSError, ValueError) as error:
-        raise DataError(
-            f"{place} cannot be read ({error}); restore it, or delete it to have the ids instead"
-        ) from error
-    return tuple(found)
+    return tuple(labels)
 
 
 def _read_tensors(folder: Path, sha256: str) -> dict[str, Tensor]:
@@ -185,14 +179,10 @@ def start_from(
     The tail and the features' standardisation must be there. A head with another name or shape keeps its initial values, and
     so does one that speaks of categories where the known classes are others.
     """
-    try:
+    with readable(f"the model in {folder} that the run starts from", "restore it", SafetensorError):
         tensors = _read_tensors(folder, sha256 or "")
         known = read_json(folder / "config.json")["known"]
-        there = [category.id for category in read_categories(folder, known) if category.known]
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        raise DataError(
-            f"the run starts from the model in {folder}, which cannot be read ({error}); restore it"
-        ) from error
+        given_classes = [category.id for category in read_categories(folder, known) if category.known]
     own = network.state()
     same = {name for name, value in own.items() if name in tensors and tensors[name].shape == value.shape}
     added = network.backbone.unpretrained
@@ -203,7 +193,7 @@ def start_from(
     )
     if lost:
         raise DataError(f"the run starts from the model in {folder}, which has no fitting {lost[0]}; choose another")
-    others = set() if there == list(classes) else {*method.answers, *classifiers(network.heads), DETECTOR}
+    others = set() if given_classes == list(classes) else {*method.answers, *classifiers(network.heads), DETECTOR}
     heads = {name: {f"heads.{name}.{key}" for key in head.state_dict()} for name, head in network.heads.items()}
     given = frozenset(name for name, parts in heads.items() if parts <= same and name not in others)
     for name, value in own.items():

@@ -14,10 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from debgcd.data.image.crop import Picture
-from debgcd.errors import DataError, UsageError
 from debgcd.run.categories import RESTORE, Category, living
-from debgcd.system.files import csv_cell, csv_field
-from debgcd.system.optional import optional
+from debgcd.system.files import csv_cell, csv_field, readable
+from debgcd.system.machine import optional
 
 if TYPE_CHECKING:
     from debgcd.novelty.base import NoveltyThreshold
@@ -140,17 +139,13 @@ def pyarrow() -> tuple[Any, Any]:
 
 def read_predictions(path: Path, columns: Collection[str] = tuple(COLUMNS)) -> Table:
     """These columns of a file of predictions, CSV or Parquet; a DataError says what is wrong with its content."""
-    try:
-        found = _parquet_columns(path, columns) if is_parquet(path) else _csv_columns(path, columns)
-        missing = [name for name in columns if name in REQUIRED and name not in found]
+    with readable(path, RESTORE, missing=False):
+        table = _parquet_columns(path, columns) if is_parquet(path) else _csv_columns(path, columns)
+        missing = [name for name in columns if name in REQUIRED and name not in table]
         if missing:
             raise ValueError(f"it has no column {missing[0]}")
-    except UsageError:
-        raise  # an optional package is missing
-    except (ValueError, csv.Error) as error:
-        raise DataError(f"{path} cannot be read ({error}); {RESTORE}") from error
-    count = len(next(iter(found.values()), ()))
-    return {name: found.get(name, [None] * count) for name in columns}
+    count = len(next(iter(table.values()), ()))
+    return {name: table.get(name, [None] * count) for name in columns}
 
 
 def _csv_columns(path: Path, columns: Collection[str]) -> Table:

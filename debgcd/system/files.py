@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from debgcd.errors import UsageError
+from debgcd.errors import DataError, DebgcdError, UsageError
 
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 FORMULA = re.compile(r"'*[=+\-@\t\r]")  # after quotes, so that a text that begins with some can be read back
@@ -23,6 +23,27 @@ SPECIAL = re.compile(r'[,"\r\n]')
 NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?")
 MAX_JSON = 16_000_000  # bytes: parsed, a text can take twenty times its size
 MAX_DEPTH = 20  # levels of nesting; code that walks through the values recurses as deep
+
+
+# What reading or parsing a file that was damaged or edited can raise.
+UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, csv.Error)
+
+
+@contextmanager
+def readable(what: object, advice: str, *also: type[Exception], missing: bool = True) -> Iterator[None]:
+    """Turn errors of reading a file into a DataError: "WHAT cannot be read (the reason); ADVICE".
+
+    also: further errors to turn into it. missing: whether a file that does not exist is one of them; else FileNotFoundError
+    passes. Errors that are shown to the user as they are pass too.
+    """
+    caught: tuple[type[Exception], ...] = (*UNREADABLE, *also)
+    try:
+        yield
+    except caught as error:
+        own = isinstance(error, DebgcdError) and not isinstance(error, also)
+        if own or (isinstance(error, FileNotFoundError) and not missing):
+            raise
+        raise DataError(f"{what} cannot be read ({error}); {advice}") from error
 
 
 def write_text(path: Path, text: str) -> None:
@@ -181,25 +202,19 @@ def new_folder(path: Path) -> Iterator[Path]:
 @contextmanager
 def lock(folder: Path, doing: str = "working on the run") -> Iterator[None]:
     """Keep a second process out of a folder; the lock is released when the process ends, however it ends."""
-    try:
-        import fcntl
-    except ImportError:  # this system has no such locks
-        yield
-        return
-    with open(folder / ".lock", "w") as file:
-        try:
-            # not flock: loader workers inherit it and would hold it for seconds after the main process is killed
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise UsageError(f"another process is {doing} in {folder}; wait for it or stop it") from error
+
+    def refuse(first: bool) -> None:
+        raise UsageError(f"another process is {doing} in {folder}; wait for it or stop it")
+
+    with turn(folder, None, refuse):
         yield
 
 
 @contextmanager
-def turn(folder: Path, key: str, on_wait: Callable[[bool], None]) -> Iterator[None]:
-    """Let one process at a time work on `key` (hexadecimal).
+def turn(folder: Path, key: str | None, on_wait: Callable[[bool], None]) -> Iterator[None]:
+    """Let one process at a time work on `key` (hexadecimal), or on the whole folder.
 
-    While another process holds it, `on_wait` is called again and again, with True the first time.
+    While another process holds it, `on_wait` is called again and again, with True the first time; it may raise.
 
     All keys share one lock file and lock one byte each, so lock files do not pile up.
     """
@@ -209,10 +224,11 @@ def turn(folder: Path, key: str, on_wait: Callable[[bool], None]) -> Iterator[No
         yield
         return
     with open(folder / ".lock", "a") as file:
-        place, first = int(key[:15], 16), True
+        place, first = (0, 0) if key is None else (1, int(key[:15], 16)), True
         while True:
             try:
-                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
+                # not flock: loader workers inherit it and would hold it for seconds after the main process is killed
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, *place)
                 break
             except BlockingIOError:
                 on_wait(first)

@@ -1,11 +1,15 @@
-"""The machine and its software: cores, processor, versions, the cache folder."""
+"""The machine and its software: cores, processor, versions, optional packages, the cache folder; worker processes."""
 
 from __future__ import annotations
 
 import datetime
+import importlib
 import importlib.metadata
+import multiprocessing
 import os
 import platform
+import signal
+import threading
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -14,6 +18,7 @@ from typing import Any
 from debgcd.errors import UsageError
 from debgcd.system import distributed
 
+WORKER_GRACE = 30  # seconds that a worker goes on after a termination signal
 PACKAGES = (
     "debgcd",
     "torch",
@@ -89,3 +94,41 @@ def facts() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "versions": versions(),
     }
+
+
+def optional(module: str, extra: str | None, what: str) -> Any:
+    """Import a module of an optional package, or say what needs it and how to install it.
+
+    extra: the extra of debgcd that installs the package; None: it is installed by its own name.
+    """
+    package = module.partition(".")[0]
+    try:
+        importlib.import_module(package)
+        return importlib.import_module(module)
+    except ImportError as error:
+        wanted = package if extra is None else f"'debgcd[{extra}]'"
+        raise UsageError(f"{what} needs the package {package}; install it with: pip install {wanted}") from error
+
+
+def begin_worker() -> None:
+    """Ignore Ctrl-C, which reaches the whole group, because the parent decides when to stop; end if the parent is killed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def begin_patient_worker() -> None:
+    """As `begin_worker`, and go on for a while after a termination signal, which may reach the whole group, too.
+
+    Without the worker, the parent could not finish the step that it is in.
+    """
+    begin_worker()
+    if hasattr(signal, "alarm"):
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, lambda number, frame: signal.alarm(WORKER_GRACE))
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()  # waits for a pipe that the system closes, however the parent ends
+        os._exit(1)

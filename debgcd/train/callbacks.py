@@ -23,14 +23,13 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from debgcd.data.manifest import Manifest
-from debgcd.errors import DataError
 from debgcd.evaluate import score
 from debgcd.model.optimiser import Optimiser
 from debgcd.novelty.base import DETECTOR, remembered
 from debgcd.run.directory import Run
 from debgcd.system import distributed
-from debgcd.system.files import named_errors, parse_json, read_json, write_bytes, write_json
-from debgcd.system.optional import optional
+from debgcd.system.files import named_errors, parse_json, read_json, readable, write_bytes, write_json
+from debgcd.system.machine import optional
 from debgcd.system.progress import Report, say
 from debgcd.train import checkpoint
 from debgcd.train.evaluation import evaluate_during_training
@@ -356,12 +355,8 @@ class Watch(Callback):
 
 def _read(run: Run) -> dict[int, Signs]:
     """The looks so far, by step."""
-    try:
+    with readable(run.health, "restore it, or train in a new run directory"):
         return {int(step): Signs(**signs) for step, signs in read_json(run.health)["signs"].items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(
-            f"{run.health} cannot be read ({error}); restore it, or train in a new run directory"
-        ) from error
 
 
 def effective_rank(feature: Tensor) -> float:

@@ -25,7 +25,7 @@ from debgcd.errors import DataError
 from debgcd.model.network import Network
 from debgcd.model.optimiser import SGD, Optimiser
 from debgcd.system import distributed
-from debgcd.system.files import named_errors, new_folder, read_json, write_json
+from debgcd.system.files import named_errors, new_folder, read_json, readable, write_json
 
 TENSORS, FACTS = "state.safetensors", "state.json"
 
@@ -152,15 +152,14 @@ def read(place: Path) -> State:
     """One checkpoint, or one sentence that says what is wrong with it."""
     advice = f"delete {place} to go on from the checkpoint before it"
     try:
-        facts = read_json(place / FACTS)
-        step, sha256 = int(facts.pop("step")), facts.pop("sha256")
-        if hashlib.sha256((place / TENSORS).read_bytes()).hexdigest() != sha256:
-            raise DataError(f"the checkpoint {place / TENSORS} is damaged (its sha256 does not match); {advice}")
-        return State(step, load_file(place / TENSORS), facts)
+        with readable(f"the checkpoint {place}", advice, SafetensorError, missing=False):
+            facts = read_json(place / FACTS)
+            step, sha256 = int(facts.pop("step")), facts.pop("sha256")
+            if hashlib.sha256((place / TENSORS).read_bytes()).hexdigest() != sha256:
+                raise DataError(f"the checkpoint {place / TENSORS} is damaged (its sha256 does not match); {advice}")
+            return State(step, load_file(place / TENSORS), facts)
     except FileNotFoundError as error:
         raise DataError(f"the checkpoint {place} lacks {Path(error.filename).name}; {advice}") from error
-    except (ValueError, KeyError, TypeError, AttributeError, NotADirectoryError, SafetensorError) as error:
-        raise DataError(f"the checkpoint {place} cannot be read ({error}); {advice}") from error
 
 
 def prune(folder: Path, keep: int) -> None:

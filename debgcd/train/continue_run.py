@@ -19,13 +19,13 @@ from debgcd import config as configuration
 from debgcd.config.schema import Config
 from debgcd.data.image.crop import Picture
 from debgcd.data.manifest import Manifest, relabelled
-from debgcd.errors import DataError, UsageError
+from debgcd.errors import UsageError
 from debgcd.review.log import read_review
 from debgcd.review.state import ACCEPTED, OPEN, REJECTED, Review
 from debgcd.run.categories import Category
 from debgcd.run.directory import Run
 from debgcd.run.predictions import Prediction
-from debgcd.system.files import read_json
+from debgcd.system.files import read_json, readable
 from debgcd.system.progress import say
 
 
@@ -84,12 +84,10 @@ def read_before(run: Run) -> ReviewedRun | None:
     """What the run began from; None if it did not begin from a reviewed run."""
     if not run.before.exists():
         return None
-    try:
+    with readable(run.before, "restore it, or train again in a new folder"):
         found = read_json(run.before)
         rows = {str(path): row for path, row in zip(run.manifest.paths, found["rows"], strict=True) if row >= 0}
         return ReviewedRun(found["run"], [Earlier(**each) for each in found["categories"]], found["next_id"], rows)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{run.before} cannot be read ({error}); restore it, or train again in a new folder") from error
 
 
 def reviewed_images(run: Run, more: Manifest | None = None) -> tuple[Manifest, ReviewedRun]:

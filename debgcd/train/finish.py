@@ -14,7 +14,6 @@ from torch.nn.functional import normalize
 
 from debgcd.config.schedules import run_length
 from debgcd.config.schema import Config
-from debgcd.errors import DataError
 from debgcd.infer.infer import infer_shared
 from debgcd.methods import create
 from debgcd.model.heads import classifiers
@@ -24,7 +23,7 @@ from debgcd.run.directory import Run
 from debgcd.run.model_folder import save_model, views_label
 from debgcd.run.predictions import Inference, prediction_table, to_csv
 from debgcd.system import distributed
-from debgcd.system.files import read_json, write_json, write_text
+from debgcd.system.files import read_json, readable, write_json, write_text
 from debgcd.system.progress import say
 from debgcd.train.callbacks import Metrics
 from debgcd.train.continue_run import read_before
@@ -158,10 +157,8 @@ def read_health(run: Run) -> dict[str, Any] | None:
 
 def read_evaluation(run: Run) -> dict[str, Any]:
     """What `write_evaluation` wrote, or one sentence that says what is wrong with it."""
-    try:
+    with readable(run.evaluation, "write it again with debgcd evaluate"):
         found = read_json(run.evaluation)
         if not isinstance(found, dict):
             raise ValueError("it does not hold a JSON object")
-    except (OSError, ValueError) as error:
-        raise DataError(f"{run.evaluation} cannot be read ({error}); write it again with debgcd evaluate") from error
     return found

@@ -204,8 +204,7 @@ def _from_start(config: Config, folder: Path, start: Model) -> Config:
         )
     views = replace(config.views, size=start.config.views.size, resize=start.config.views.resize)
     name = None if wanted.name is None else _absolute(wanted.name)
-    pairs = {"backbone.name": (name, given.name)}
-    pairs |= {f"backbone.{key}": (getattr(wanted, key), getattr(given, key)) for key in ("tuned_blocks", "tail_blocks")}
+    pairs = {"backbone.name": (name, given.name), "backbone.tuned_blocks": (wanted.tuned_blocks, given.tuned_blocks)}
     pairs |= {f"views.{key}": (getattr(config.views, key), getattr(views, key)) for key in ("size", "resize")}
     for key, (asked, has) in pairs.items():
         if asked not in (None, "auto", has):
@@ -225,15 +224,12 @@ def _absolute(name: str) -> str:
 def _choose_backbone(config: Config, cache: Path) -> tuple[Config, Backbone]:
     wanted, cut, size = config.backbone, METHODS[config.method].cut, config.views.crop
     tuned = cut.tuned if wanted.tuned_blocks is None else wanted.tuned_blocks
-    tail = max(tuned, cut.tail or 0) if wanted.tail_blocks is None else wanted.tail_blocks
     device = pick_device(config.run.device)
     precision = pick_precision(config.run.precision, device)
     if precision == "bf16" and not gains_from_bf16(device):
         say("precision: bf16, which this device emulates slowly (choose another with --set run.precision=fp32)")
     if wanted.name is None:
-        backbone, line = load_default(
-            tuned_blocks=tuned, tail_blocks=tail, image_size=size, cache=cache, precision=precision
-        )
+        backbone, line = load_default(tuned_blocks=tuned, image_size=size, cache=cache, precision=precision)
         say(line)
     else:
         name = _absolute(wanted.name)
@@ -241,7 +237,6 @@ def _choose_backbone(config: Config, cache: Path) -> tuple[Config, Backbone]:
         backbone = load_backbone(
             name,
             tuned_blocks=tuned,
-            tail_blocks=tail,
             image_size=size,
             revision=wanted.revision,
             cache=cache,
@@ -254,7 +249,6 @@ def _choose_backbone(config: Config, cache: Path) -> tuple[Config, Backbone]:
         revision=identity.revision,
         sha256=identity.sha256,
         tuned_blocks=tuned,
-        tail_blocks=tail,
     )
     config = replace(config, backbone=chosen, run=replace(config.run, precision=precision))
     return config, METHODS[config.method].prompted(backbone, config)
@@ -267,7 +261,6 @@ def run_backbone(run: Run, cache: Path | None = None) -> Backbone:
     backbone = load_backbone(
         wanted.name,
         tuned_blocks=wanted.tuned_blocks,
-        tail_blocks=wanted.tail_blocks,
         image_size=run.config.views.crop,
         revision=wanted.revision,
         cache=cache_folder(run.config.run.cache) if cache is None else cache,

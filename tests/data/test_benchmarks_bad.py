@@ -11,7 +11,6 @@ from pathlib import Path
 import miniatures
 import pytest
 from miniatures import FORMS, Made
-from PIL import Image
 from scipy.io import savemat
 
 from debgcd.datasets import Facts, facts_of, read_benchmark
@@ -42,7 +41,6 @@ GONE: list[tuple[Maker, str]] = [
     (miniatures.herbarium19, "small-validation"),
     *((miniatures.cifar10, name) for name in ("data_batch_4", "test_batch", "batches.meta")),
     *((miniatures.cifar10_binary, name) for name in ("data_batch_5.bin", "test_batch.bin", "batches.meta.txt")),
-    *((miniatures.cifar10_npm, name) for name in ("data_batch_2.png", "test_batch.png", "train_lables.json", "test_lables.json")),
     *((miniatures.cifar100, name) for name in ("test", "meta")),
     *((miniatures.cifar100_binary, name) for name in ("test.bin", "fine_label_names.txt")),
 ]  # fmt: skip
@@ -198,9 +196,6 @@ CHANGED: list[tuple[Maker, str, Callable[[bytes], bytes], str]] = [
     (miniatures.cifar10_binary, "data_batch_3.bin", lambda _: b"", "not whole rows"),
     (miniatures.cifar10_binary, "data_batch_3.bin", lambda content: b"\x0b" + content[1:], "a label is not in 0..9"),
     (miniatures.cifar100_binary, "train.bin", lambda content: content[:3073], "not whole rows of 3074"),
-    (miniatures.cifar10_npm, "data_batch_1.png", cut, "data_batch_1.png is not as published"),
-    (miniatures.cifar10_npm, "train_lables.json", lambda _: b"[1, 2, 3]", "150 images but 3 labels"),
-    (miniatures.cifar10_npm, "test_lables.json", lambda _: b'["cat"]', "not a list of class numbers"),
 ]
 
 
@@ -215,13 +210,6 @@ def test_damaged_files(
     (made.folder / file).write_bytes(change((made.folder / file).read_bytes()))
     said = complaint(facts.name, tmp_path / "sets")
     assert part in said and facts.how_to_get in said
-
-
-def test_a_strip_of_another_width(tmp_path: Path, published: Published) -> None:
-    made = miniatures.cifar10_npm(tmp_path / "sets")
-    published("cifar10", made)
-    Image.new("RGB", (1000, 30)).save(made.folder / "data_batch_1.png")
-    assert "1000 pixels wide, expected 1024" in complaint("cifar10", tmp_path / "sets")
 
 
 def test_a_category_that_was_never_trained_on(tmp_path: Path, published: Published) -> None:

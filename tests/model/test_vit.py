@@ -13,7 +13,7 @@ from tiny import DEPTH, KINDS, NATIVE, PATCH, WIDTH, block_parameters, hub_model
 from torch import Tensor
 
 from debgcd.errors import UsageError
-from debgcd.model.vit import load_vit
+from debgcd.model.load import load_vit
 
 pytestmark = pytest.mark.usefixtures("one_thread", "no_network")
 

@@ -460,7 +460,7 @@ def replaced(target: str, value: Callable[..., Any]) -> Hook:
 
 def test_ranks_that_run_other_code(job: Job, tmp_path: Path) -> None:
     """Two of three, and still one sentence."""
-    hooks = dict.fromkeys((1, 2), replaced("debgcd.system.distributed.group.code", lambda: "another"))
+    hooks = dict.fromkeys((1, 2), replaced("debgcd.system.distributed.code", lambda: "another"))
     codes = together(job.words(tmp_path / "run"), tmp_path / "logs", 3, hooks)
     (line,) = sentences(tmp_path / "logs", 3)
     assert "runs another debgcd or torch than rank 0" in line

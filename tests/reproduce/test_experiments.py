@@ -6,7 +6,7 @@ import pytest
 
 from debgcd import config as configuration
 from debgcd.datasets import paper
-from debgcd.datasets.paper import Number
+from debgcd.datasets.facts import Number
 from debgcd.errors import UsageError
 from debgcd.methods import METHODS
 from debgcd.report.plots import FIGURES

@@ -36,11 +36,9 @@ def test_what_a_run_needs_is_about_what_it_writes(train: Train, shared_csv: Path
     run = tmp_path / "run"
     assert train(shared_csv, run, "--method", method).code == 0
     config = replace(configuration.load(run / "config.yaml"), start=None)  # as it was before its first stage
-    name, tuned, tail = config.backbone.name, config.backbone.tuned_blocks, config.backbone.tail_blocks
+    name, tuned = config.backbone.name, config.backbone.tuned_blocks
     assert name is not None and tuned is not None
-    backbone = load_backbone(
-        name, tuned_blocks=tuned, tail_blocks=tail, image_size=config.views.size, cache=tmp_path, precision="fp32"
-    )
+    backbone = load_backbone(name, tuned_blocks=tuned, image_size=config.views.size, cache=tmp_path, precision="fp32")
     needed, written = run_bytes(Plan(config, config, backbone, read_manifest(shared_csv))), size_of(run)
     one = (run / "checkpoints").glob("step-*/state.safetensors")
     largest = max(path.stat().st_size for path in one)

@@ -19,22 +19,26 @@ from types import TracebackType
 from typing import Any, BinaryIO
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image, ImageFile
 
 from debgcd.data.image.crop import SIDEWAYS, BadBox, Box, Crop, Picture, turn_and_cut
 from debgcd.data.image.jpeg import decode_quickly, keeps_coefficients, most_bytes, scale_down, sharpen
-from debgcd.data.image.rgb import Unconvertible, to_rgb
 from debgcd.errors import UsageError
-from debgcd.system.optional import optional
+from debgcd.system.machine import optional
 
-_TIFF_SIZES = {3: 2, 4: 4, 5: 8, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8}  # bytes per value by type; 1 for all others
+# Words of Pillow's errors that mean that a file is cut off.
+_CUT_OFF = ("truncated", "unexpected end", "end of file", "no more images", "missing dimensions")
 
 
 def ends_early(file: BinaryIO, size: int, kind: str) -> bool:
-    """Whether the file is shorter than its container states; False for formats that do not state it."""
-    walk = _ENDS.get(kind)
+    """Whether the file is shorter than its container states, for those formats whose library's errors do not tell."""
     try:
-        return walk is not None and walk(file, size) > size
+        if kind == "PNG":
+            return _png(file) > size
+        if kind == "WEBP":
+            return _read(file, "<I", 4)[0] + 8 > size
+        return kind in ("HEIF", "AVIF") and _boxes(file, size) > size
     except (struct.error, OSError):  # ran out of bytes while reading the structure
         return True
 
@@ -44,7 +48,7 @@ def _read(file: BinaryIO, form: str, at: int) -> tuple[Any, ...]:
     return struct.unpack(form, file.read(struct.calcsize(form)))
 
 
-def _png(file: BinaryIO, size: int) -> int:
+def _png(file: BinaryIO) -> int:
     at, chunk = 8, b""
     while chunk != b"IEND":
         length, chunk = _read(file, ">I4s", at)
@@ -52,24 +56,8 @@ def _png(file: BinaryIO, size: int) -> int:
     return at
 
 
-def _jpeg(file: BinaryIO, size: int) -> int:
-    return size if _read(file, "2s", size - 2) == (b"\xff\xd9",) else size + 1
-
-
-def _gif(file: BinaryIO, size: int) -> int:
-    return size if _read(file, "1s", size - 1) == (b";",) else size + 1
-
-
-def _bmp(file: BinaryIO, size: int) -> int:
-    return _read(file, "<I", 2)[0]
-
-
-def _webp(file: BinaryIO, size: int) -> int:
-    return _read(file, "<I", 4)[0] + 8
-
-
 def _boxes(file: BinaryIO, size: int) -> int:
-    """HEIF and AVIF: top-level boxes with a 32-bit length each."""
+    """Top-level boxes with a 32-bit length each."""
     at = 0
     while at < size:
         (length,) = _read(file, ">I", at)
@@ -77,33 +65,6 @@ def _boxes(file: BinaryIO, size: int) -> int:
             return size
         at += length
     return at
-
-
-def _tiff(file: BinaryIO, size: int) -> int:
-    order = "<" if _read(file, "2s", 0) == (b"II",) else ">"
-    magic, directory = _read(file, order + "HI", 2)
-    if magic != 42:  # BigTIFF has a different layout
-        return size
-    (entries,) = _read(file, order + "H", directory)
-    first, end = directory + 2, directory + 2 + 12 * entries
-    for at in range(first, min(end, size), 12):
-        _, form, count, value = _read(file, order + "HHII", at)
-        length = count * _TIFF_SIZES.get(form, 1)
-        if length > 4:  # then `value` is the offset of the values
-            end = max(end, value + length)
-    return end
-
-
-_ENDS = {
-    "PNG": _png,
-    "JPEG": _jpeg,
-    "GIF": _gif,
-    "BMP": _bmp,
-    "WEBP": _webp,
-    "HEIF": _boxes,
-    "AVIF": _boxes,
-    "TIFF": _tiff,
-}
 
 
 MOST, ORDINARY = 800_000_000, 200_000_000  # bytes
@@ -144,6 +105,7 @@ def one_at_a_time() -> Iterator[None]:
                 fcntl.flock(file, fcntl.LOCK_UN)  # closing would not do if a fork has inherited it
 
 
+STRIP = 2**20  # pixels converted together
 MAX_PIXELS = 200_000_000  # according to the header; a larger image is refused before decoding
 MAX_ASPECT = 8  # longer images are cropped: a 2000 × 1 strip with a short side of 256 would have half a million columns
 
@@ -411,11 +373,70 @@ def _failure(error: Exception, file: BinaryIO, size: int, kind: str, opened: boo
         return Unusable(Reason.UNREADABLE, error.strerror or detail)
     if isinstance(error, MemoryError | Image.DecompressionBombError):
         return Unusable(Reason.TOO_LARGE, detail)
-    said = any(word in str(error).lower() for word in ("truncated", "unexpected end", "end of file"))
-    if said or ends_early(file, size, kind):
+    if any(words in str(error).lower() for words in _CUT_OFF) or ends_early(file, size, kind):
         return Unusable(Reason.TRUNCATED, detail)
     if kind == "PPM" and not opened:  # "P6 " is a weak signature: text may begin like that
         return Unusable(Reason.NOT_AN_IMAGE, detail)
     if kind == "TIFF" and not opened:  # complete, but in a layout that Pillow has no mode for, such as float RGB
         return Unusable(Reason.UNSUPPORTED, detail)
     return Unusable(Reason.CORRUPT, detail)
+
+
+class Unconvertible(ValueError):
+    """The image's colours have no meaning as RGB."""
+
+
+def to_rgb(image: Image.Image, kind: str) -> NDArray[np.uint8]:
+    """(H, W, 3) pixels of a loaded image: transparency over white, high bit depths scaled to 8 bits.
+
+    16-bit values are shifted right by 8, as Pillow does for 16-bit RGB, so a dark image stays darker than a bright one.
+    Floats, and 32-bit integers in a TIFF, have no fixed range. Floats that all lie in 0..1 keep that range, for the same
+    reason; otherwise the finite values are stretched to 0..255, and non-finite values become 0.
+    """
+    width, height = image.size
+    rows = max(1, STRIP // width)
+    boxes = [(0, top, width, min(height, top + rows)) for top in range(0, height, rows)]
+    limits = None
+    if image.mode == "F" or (image.mode == "I" and kind == "TIFF"):
+        limits = _limits(image, boxes)
+    if len(boxes) == 1:
+        return np.array(_rgb(image, limits))
+    pixels = np.empty((height, width, 3), np.uint8)
+    for box in boxes:
+        pixels[box[1] : box[3]] = np.asarray(_rgb(image.crop(box), limits))
+    return pixels
+
+
+def _rgb(image: Image.Image, limits: tuple[float, float] | None) -> Image.Image:
+    if limits is not None:
+        return Image.fromarray(_stretch(np.asarray(image), *limits)).convert("RGB")
+    if image.mode.startswith("I;16") or image.mode == "I":
+        return Image.fromarray((np.asarray(image).clip(0, 65535) >> 8).astype(np.uint8)).convert("RGB")
+    try:
+        if image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info:
+            if image.mode == "La":
+                image = image.convert("LA")
+            image = image.convert("RGBA")
+            white = Image.new("RGBA", image.size, "white")
+            return Image.alpha_composite(white, image).convert("RGB")
+        return image if image.mode == "RGB" else image.convert("RGB")  # convert would copy
+    except ValueError as error:
+        raise Unconvertible(f"colour mode {image.mode}") from error
+
+
+def _limits(image: Image.Image, boxes: list[tuple[int, int, int, int]]) -> tuple[float, float]:
+    """The values that become 0 and 255."""
+    low, high = np.inf, -np.inf
+    for box in boxes:
+        values = np.asarray(image.crop(box))
+        finite = values[np.isfinite(values)]
+        if len(finite):
+            low, high = min(low, float(finite.min())), max(high, float(finite.max()))
+    if low > high:
+        raise Unconvertible("no pixel has a finite value")
+    return (0.0, 1.0) if image.mode == "F" and low >= 0 and high <= 1 else (low, high)
+
+
+def _stretch(values: NDArray[np.generic], low: float, high: float) -> NDArray[np.uint8]:
+    scaled = np.where(np.isfinite(values), values, low).astype(np.float64) - low
+    return (scaled * (255 / (high - low) if high > low else 0.0)).round().astype(np.uint8)

@@ -21,10 +21,9 @@ from debgcd.errors import DebgcdError
 from debgcd.methods import create
 from debgcd.methods.base import Batch, Method, Sizes
 from debgcd.model.backbone import Backbone, Identity, pick_precision
-from debgcd.model.load import load_backbone
+from debgcd.model.load import IMAGENET_MEAN, IMAGENET_STD, load_backbone
 from debgcd.model.network import Network
 from debgcd.model.optimiser import SGD, sgd
-from debgcd.model.weights import IMAGENET_MEAN, IMAGENET_STD
 from debgcd.reproduce.bench.session import Session, Shape, once
 from debgcd.tokens.bank import BankTokens
 from debgcd.train.setup import build

@@ -6,7 +6,6 @@ another file, put in an image's place, shows nothing.
 
 from __future__ import annotations
 
-import hashlib
 import io
 import multiprocessing
 import os
@@ -19,11 +18,12 @@ from typing import Any
 
 from PIL import Image
 
+from debgcd.data.fingerprints import file_digest
 from debgcd.data.image.crop import Picture
 from debgcd.data.image.decode import Unusable, decode, regular_file
+from debgcd.errors import DataError
 from debgcd.report.thumbnails import Thumbnail, keep, kept, make, open_cache, stamp
-from debgcd.system.machine import cores
-from debgcd.system.workers import begin_worker
+from debgcd.system.machine import begin_worker, cores
 
 SIDE = 160  # pixels of a thumbnail: sharp where a point of the screen has two
 LARGE = 1200  # the longer side of a large picture, at most
@@ -137,7 +137,6 @@ def _large(path: Picture, digest: str) -> Thumbnail:
 def _unchanged(path: Picture, digest: str) -> bool:
     try:
         regular_file(path)  # opening a pipe would wait for ever
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest() == digest
-    except (OSError, Unusable):
+        return file_digest(path).hex() == digest
+    except (DataError, Unusable):
         return False

@@ -15,7 +15,7 @@ from debgcd.errors import DataError, UsageError
 from debgcd.review.page.desk import Desk
 from debgcd.review.page.pictures import Pictures
 from debgcd.system.files import parse_json
-from debgcd.system.optional import optional
+from debgcd.system.machine import optional
 
 if TYPE_CHECKING:
     from fastapi import Response
