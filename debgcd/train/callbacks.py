@@ -1,4 +1,4 @@
-"""What happens beside the steps of a training: logging, evaluation, a watch over its health, checkpoints.
+"""What happens beside the steps of a training: logging, evaluation, a watch over its health, checkpoints, requests to stop.
 
 The watch needs no truth: it looks at the network a few times, says what is wrong, and where `run.watch` is `act` goes back to the
 best state seen and ends training there.
@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +36,6 @@ from debgcd.system.progress import Report, say
 from debgcd.train import checkpoint
 from debgcd.train.evaluation import evaluate_during_training
 from debgcd.train.setup import Setup
-from debgcd.train.stop import Interrupted
 
 STEPS = 1000  # whose hard labels are kept to be judged together
 
@@ -125,6 +126,31 @@ class Checkpoints(Callback):
     def save(self, step: int) -> None:
         keep = self._run.config.run.keep
         checkpoint.save(self._run.checkpoints, step, self._setup.network, self._optimiser, keep, self._digest)
+
+
+class Interrupted(KeyboardInterrupt):
+    """The run was asked to stop; it was saved and can be resumed."""
+
+
+@contextmanager
+def stop_requests() -> Iterator[threading.Event]:
+    """An event that Ctrl-C or a termination signal sets, so that a step is never cut in two; a second one stops at once."""
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop  # only the main thread can handle signals
+        return
+
+    def request(number: int, frame: object) -> None:
+        if stop.is_set() and not distributed.launched():  # a launcher may pass a signal on that arrived here, too
+            raise KeyboardInterrupt
+        stop.set()
+
+    before = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class Metrics:

@@ -34,9 +34,19 @@ from debgcd.system import distributed
 from debgcd.system.files import write_json
 from debgcd.system.progress import progress as bar
 from debgcd.train import checkpoint
-from debgcd.train.callbacks import Callback, Checkpoints, Done, Evaluate, Log, Metrics, Utilisation, Watch
+from debgcd.train.callbacks import (
+    Callback,
+    Checkpoints,
+    Done,
+    Evaluate,
+    Interrupted,
+    Log,
+    Metrics,
+    Utilisation,
+    Watch,
+    stop_requests,
+)
 from debgcd.train.setup import Setup
-from debgcd.train.stop import Interrupted, stop_requests
 
 
 def step(
