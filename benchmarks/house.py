@@ -24,7 +24,7 @@ images = conftest._make_folder(folder / "tiny")
 called = set()
 def hook(frame, event, argument):
     if event == "call" and "/debgcd/" in frame.f_code.co_filename:
-        called.add((frame.f_code.co_filename, frame.f_code.co_firstlineno))
+        called.add((frame.f_code.co_filename, frame.f_code.co_firstlineno, frame.f_code.co_name))
 from debgcd.cli import main
 words = train_arguments(images, folder / "run", {more})
 if {count}:
@@ -33,7 +33,21 @@ if {count}:
 code = main(words)
 sys.setprofile(None)
 assert code == 0
-print(len(called), len([name for name in sys.modules if name == "debgcd" or name.startswith("debgcd.")]))
+named = [name for _, _, name in called if not name.startswith("<")]
+modules = [name for name in sys.modules if name == "debgcd" or name.startswith("debgcd.")]
+if {predict}:
+    import resource, subprocess
+    image, out = next(images.rglob("*.png")), folder / "one.csv"
+    seconds = []
+    for _ in range(3):
+        begun = resource.getrusage(resource.RUSAGE_CHILDREN)
+        command = [sys.executable, "-m", "debgcd", "predict", folder / "run", image.parent, "-o", out, "--force"]
+        subprocess.run(command, check=True, capture_output=True)
+        ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+        seconds.append(ended.ru_utime + ended.ru_stime - begun.ru_utime - begun.ru_stime)
+    print(min(seconds))
+else:
+    print(len(called), len(named), len(modules))
 """
 
 
@@ -50,11 +64,10 @@ def cpu_seconds(*words: str) -> float:
     return min(float(python(code % (list(words),))) for _ in range(3))
 
 
-def trained(more: str, count: bool) -> tuple[int, int]:
-    """Functions called and modules loaded by a small training."""
+def trained(more: str = "", count: bool = False, predict: bool = False) -> list[str]:
+    """A small training: functions called (all, named) and modules loaded; or the processor seconds of a prediction with it."""
     with tempfile.TemporaryDirectory() as folder:
-        functions, modules = python(TRAIN.format(root=str(ROOT), folder=folder, more=more, count=count)).split()
-    return int(functions), int(modules)
+        return python(TRAIN.format(root=str(ROOT), folder=folder, more=more, count=count, predict=predict)).split()
 
 
 def main() -> None:
@@ -64,18 +77,19 @@ def main() -> None:
     from debgcd.methods.base import Method
 
     members = [name for name in vars(Method) if not name.startswith("_")] + ["about"]
+    functions, named, _ = trained(count=True)
+    torch_alone = cpu_seconds("-c", "import torch")
     rows = {
         "files": len(files),
         "lines": sum(lines),
         "longest file": max(lines),
-        "modules after `debgcd train ... --epochs 0 --no-report`": trained(
-            '"--epochs", 0, schedule__steps="null"', False
-        )[1],
+        "modules after `debgcd train ... --epochs 0 --no-report`": trained('"--epochs", 0, schedule__steps="null"')[2],
         f"modules after `import {STORY}`": python(f"import sys, {STORY}; print({count})"),
-        "distinct functions of a small `debgcd train`": trained("", True)[0],
+        "distinct functions of a small `debgcd train`": f"{functions}, {named} of them named",
         "members of the protocol of a method": len(members),
         "`debgcd --help`, CPU seconds": f"{cpu_seconds('-m', 'debgcd', '--help'):.2f}",
-        "`import torch`, CPU seconds": f"{cpu_seconds('-c', 'import torch'):.2f}",
+        "`debgcd predict` of a few small images, CPU seconds": f"{float(trained(predict=True)[0]):.2f}",
+        "`import torch`, CPU seconds": f"{torch_alone:.2f}",
     }
     for name, value in rows.items():
         print(f"{name:60} {value}")
