@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import importlib
 import io
 import os
 import signal
@@ -16,23 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from debgcd import __version__
-from debgcd.commands import (
-    bench,
-    check,
-    config,
-    demo,
-    estimate_k,
-    evaluate,
-    export,
-    fetch,
-    methods,
-    name,
-    predict,
-    report,
-    reproduce,
-    review,
-    train,
-)
 from debgcd.errors import DataError, DebgcdError, UsageError
 from debgcd.system import distributed
 from debgcd.system.progress import say
@@ -64,7 +48,11 @@ PLACES = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, er
 UNWRITTEN = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 PLACES |= {errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
 
-RANKED = (train.train, train.resume, evaluate.evaluate, predict.predict, reproduce.reproduce)  # work on several ranks
+# Commands in the order of the help, each with its file in commands/.
+COMMANDS = {name: name for name in ("demo", "check", "fetch", "config", "methods")}
+COMMANDS |= {"estimate-k": "estimate_k", "train": "train", "resume": "train"}
+COMMANDS |= {name: name for name in ("evaluate", "predict", "report", "review", "name", "export", "reproduce", "bench")}
+RANKED = {"train", "resume", "evaluate", "predict", "reproduce"}  # work on several ranks
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -73,15 +61,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # busy one, where another program occupies a core.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     _prepare_streams()
-    parser = _parser()
-    options = parser.parse_args(arguments)
+    words = sys.argv[1:] if arguments is None else [str(word) for word in arguments]
+    parser = _parser(words[0] if words else None)
+    options = parser.parse_args(words)
     if not hasattr(options, "command"):
         parser.print_help()
         return 0
     if not _has_working_directory():  # numerical libraries abort there
         return _complain("the working directory was deleted; change to a folder that exists", DataError.exit_code)
     try:
-        if options.command not in RANKED:  # one process does it, with nobody to wait for
+        if options.named not in RANKED:  # one process does it, with nobody to wait for
             return 0 if distributed.launched() and os.environ["RANK"] != "0" else _do(options)
         with distributed.joined():
             return _do(options)
@@ -103,7 +92,7 @@ def _do(options: argparse.Namespace) -> int:
             again = _how_to_go_on(options) if isinstance(error, distributed.Lost) else ""
             return _complain(_sentence(error, options) + again, error.exit_code)
         except KeyboardInterrupt:
-            again = "; to start again, repeat the command" if options.command is train.train else ""
+            again = "; to start again, repeat the command" if options.named == "train" else ""
             return _complain(f"stopped{_how_to_go_on(options) or again}", 130)
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader is gone; print nothing at exit
@@ -214,9 +203,9 @@ def _advice(error: OSError, options: argparse.Namespace) -> str:
 
 
 def _how_to_go_on(options: argparse.Namespace) -> str:
-    if options.command in (demo.demo, fetch.fetch, reproduce.reproduce):
+    if options.named in ("demo", "fetch", "reproduce"):
         return "; to continue, repeat the command"
-    where = {train.train: "out", train.resume: "run"}.get(options.command)
+    where = {"train": "out", "resume": "run"}.get(options.named)
     folder: Path | None = getattr(options, where) if where else None
     begun = folder is not None and os.path.exists(folder / "config.yaml")  # Path.exists raises if the name is too long
     return f"; to continue: debgcd resume {folder}" if begun else ""
@@ -229,7 +218,8 @@ class _Parser(argparse.ArgumentParser):
         raise SystemExit(_complain(f"{message}; see {self.prog} --help", UsageError.exit_code))
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(command: str | None = None) -> argparse.ArgumentParser:
+    """The parser of one command, whose file alone is imported; of all of them if it is not the name of one."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = _Parser(
         prog="debgcd",
@@ -239,12 +229,9 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=raw,
     )
     parser.add_argument("--version", action="version", version=f"debgcd {__version__}")
-    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for command in (
-        *(demo, check, fetch, config, methods, estimate_k, train, evaluate, predict, report, review, name, export),
-        *(reproduce, bench),
-    ):
-        command.add(subparsers)
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", dest="named")
+    for file in [COMMANDS[command]] if command in COMMANDS else dict.fromkeys(COMMANDS.values()):
+        importlib.import_module(f"debgcd.commands.{file}").add(subparsers)
     return parser
 
 
