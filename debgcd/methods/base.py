@@ -20,7 +20,7 @@ from debgcd.config.schedules import Progress
 from debgcd.config.schema import Config, Options, option
 from debgcd.data.sampler import Draws, Sampler, half_labelled, uniform
 from debgcd.data.views import TWO_PLAIN, Kinds
-from debgcd.model.backbone import Backbone, Cut
+from debgcd.model.backbone import Backbone, TrunkSplit
 from debgcd.model.heads import merged
 from debgcd.model.network import Network, Output
 from debgcd.novelty.base import novelty
@@ -156,7 +156,9 @@ class Method:
     about: ClassVar[About]
     Options: ClassVar[type[Options]] = Options  # what it can be told
     views: ClassVar[Kinds] = TWO_PLAIN  # the views of a draw; a batch has their rows in this order
-    cut: ClassVar[Cut] = Cut(tuned=1)  # where the frozen trunk ends, unless the configuration says otherwise
+    cut: ClassVar[TrunkSplit] = TrunkSplit(
+        tuned=1
+    )  # where the frozen trunk ends, unless the configuration says otherwise
     trains: ClassVar[bool] = True  # False: there are no steps; the heads come from `begin` and `settle` alone
     clusters: ClassVar[bool] = False  # categories are clusters; an evaluation during training clusters each split alone
     resamples: ClassVar[bool] = False  # a new sampler at the start of every epoch
