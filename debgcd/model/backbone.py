@@ -25,9 +25,8 @@ Precision = Literal["fp32", "bf16"]
 def pick_device(name: str) -> torch.device:
     """The device of this name; "auto" takes CUDA or Apple's GPU where there is one. Each rank has a GPU of its own."""
     if name == "auto":
-        other = (
-            "mps" if torch.backends.mps.is_available() and distributed.count() == 1 else "cpu"
-        )  # ranks cannot talk by mps
+        # ranks cannot communicate by mps
+        other = "mps" if torch.backends.mps.is_available() and distributed.count() == 1 else "cpu"
         name = "cuda" if torch.cuda.is_available() else other
     if name == "cuda" and distributed.count() > 1:
         gpus = torch.cuda.device_count()

@@ -315,9 +315,8 @@ def covered(group: Group) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:  # torch.distributed's errors are some of these
-        reason = re.sub(r"^\[\S+\] ", "", str(error).splitlines()[0]).partition(". ")[
-            0
-        ]  # without the place in gloo's source
+        # without the place in gloo's source
+        reason = re.sub(r"^\[\S+\] ", "", str(error).splitlines()[0]).partition(". ")[0]
         raise Lost(
             f"another rank has ended, or did not answer within {group.timeout:g} s (run.timeout): {reason}"
         ) from error
