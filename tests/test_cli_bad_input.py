@@ -184,7 +184,7 @@ def test_a_place_that_cannot_be_written(
     if place == "run":
         monkeypatch.setattr(Path, "mkdir", refuse)
     elif place == "file":
-        monkeypatch.setattr("debgcd.system.files._write_through", refuse)
+        monkeypatch.setattr("debgcd.system.files.os.replace", refuse)
     elif place == "bank":
         monkeypatch.setattr("debgcd.tokens.bank._passes", refuse)
     else:

@@ -20,7 +20,7 @@ from debgcd.data.fingerprints import gone
 from debgcd.data.image.crop import Picture
 from debgcd.data.image.decode import Unusable, decoded
 from debgcd.data.sampler import Draws
-from debgcd.data.views import CENTRE, PLAIN, TWO_PLAIN, Cuts, Kinds, cut_view, random_cuts, resize_short_side
+from debgcd.data.views import CENTRE, PLAIN, TWO_PLAIN, CropParams, Kinds, crop_view, random_cuts, resize_short_side
 from debgcd.errors import DataError
 from debgcd.system import distributed
 from debgcd.system.machine import begin_patient_worker, cores
@@ -28,7 +28,7 @@ from debgcd.system.machine import begin_patient_worker, cores
 T = TypeVar("T")
 
 # An item to load: the image's number, the cuts of its views, (V, PARTS), and the kind of each.
-Item = tuple[int, Cuts, Kinds]
+Item = tuple[int, CropParams, Kinds]
 
 # From an image's number to its pixels, (3, h, w) uint8, resized; a DataError if they cannot be had. Workers get a copy.
 Opener = Callable[[int], Tensor]
@@ -64,7 +64,7 @@ class Images(Dataset[Tensor | str]):
             image = self._opener(number)
         except DataError as error:
             return str(error)
-        return torch.stack([cut_view(image, cut, self._size, kind) for cut, kind in zip(cuts, kinds, strict=True)])
+        return torch.stack([crop_view(image, cut, self._size, kind) for cut, kind in zip(cuts, kinds, strict=True)])
 
 
 def from_files(paths: Sequence[Picture], views: ViewsConfig) -> Images:

@@ -17,23 +17,16 @@ from debgcd.system.files import csv_field
 from debgcd.system.machine import optional
 from debgcd.system.progress import say
 
-PATHS = (
-    "path",
-    "filename",
-    "file",
-    "image",
-)  # what the column with the paths may be called; the first that is there is it
+# What the column with the paths may be called; the first of them that exists is used.
+PATHS = ("path", "filename", "file", "image")
 MISSPELT = 0.75  # a column whose name is at least as similar to a missing one is refused, not ignored
 SHOWN = 5  # ignored columns that are named
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".pbm"}
 IMAGE_SUFFIXES |= {".heic", ".heif", ".avif"}
 LABELLED = {"labelled", "labeled"}
 UNLABELLED = {"unlabelled", "unlabeled", "_unlabelled", "_unlabeled"}
-CLUTTER = {
-    "thumbs.db",
-    "desktop.ini",
-    "__macosx",
-}  # what operating systems leave beside images; names with a leading dot are ignored, too
+# What operating systems leave beside images; names with a leading dot are ignored, too.
+CLUTTER = {"thumbs.db", "desktop.ini", "__macosx"}
 
 
 def read_manifest(source: Path) -> Manifest:
@@ -262,10 +255,8 @@ def _csv_records(source: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                     f"that contain {delimiter!r}"
                 )
             record = {role: fields[i] for i, role in roles.items() if i < len(fields)}
-            if columns in (
-                [*COLUMNS],
-                [*COLUMNS, *BOX],
-            ):  # a manifest that debgcd wrote; its paths are absolute and need no quote
+            # a manifest that debgcd wrote; its paths are absolute and need no quote
+            if columns in ([*COLUMNS], [*COLUMNS, *BOX]):
                 record = {role: field if role == "path" else csv_field(field) for role, field in record.items()}
             yield f"row {number}", {**record, "label": text(record.get("label"))}
     except csv.Error as error:

@@ -1,7 +1,7 @@
 """Views of an image as tensor operations on uint8: resize the short side, crop, maybe flip, maybe change the colours.
 
-A `View` is a kind of view; a cut is the list of random numbers that makes one view of it. Each number of the list has one
-meaning for all kinds, and a kind ignores those that it does not need."""
+A `View` is a kind of view; its crop parameters are the random numbers that make one view of it. Each number has one meaning
+for all kinds, and a kind ignores those that it does not need."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ def _blend(pixels: Tensor, other: Tensor | float, factor: float) -> Tensor:
 
 # Numbers in [0, 1), (..., PARTS): two offsets of the crop as shares of the free space (nan: in the middle); flip; the crop's
 # area and aspect ratio; brightness, contrast, saturation and hue; grey.
-Cuts = NDArray[np.float64]
+CropParams = NDArray[np.float64]
 PARTS = 10
 
 # The one view for evaluation: a plain one in the middle, not flipped.
-CENTRE: Cuts = np.array([[np.nan, np.nan, 1.0, *[np.nan] * (PARTS - 3)]])
+CENTRE: CropParams = np.array([[np.nan, np.nan, 1.0, *[np.nan] * (PARTS - 3)]])
 
 ASPECT = 4 / 3  # of a crop with an area: between 3 : 4 and 4 : 3, as torchvision's RandomResizedCrop
 COLOURS = (0.4, 0.4, 0.2, 0.1)  # brightness, contrast, saturation and hue at jitter 1, as in BYOL, DINO and UNO
@@ -105,8 +105,8 @@ SMALL = View(area=(0.08, 0.5))
 TWO_PLAIN: Kinds = (PLAIN, PLAIN)  # what most methods learn from
 
 
-def random_cuts(seed: int, draw: NDArray[np.int64], views: int = 2, stream: str = "view") -> Cuts:
-    """Cuts of the random views of each draw, a function of (seed, stream, draw, view): (N, views, PARTS)."""
+def random_cuts(seed: int, draw: NDArray[np.int64], views: int = 2, stream: str = "view") -> CropParams:
+    """CropParams of the random views of each draw, a function of (seed, stream, draw, view): (N, views, PARTS)."""
     draw, view, part = np.ix_(draw, np.arange(views), np.arange(PARTS))
     return uniform(seed, stream, draw, view, part)
 
@@ -121,7 +121,7 @@ def resize_short_side(image: NDArray[np.uint8], size: int) -> Tensor:
     return _resize(pixels, (max(size, size * height // short), max(size, size * width // short)))
 
 
-def cut_view(image: Tensor, cut: Cuts, size: int, view: View = PLAIN) -> Tensor:
+def crop_view(image: Tensor, cut: CropParams, size: int, view: View = PLAIN) -> Tensor:
     """One view: (3, h, w) uint8 -> (3, size, size) uint8; cut: (PARTS,)."""
     height, width = image.shape[1:]
     h, w = (size, size) if view.area is None else _crop_shape(height, width, view.area, cut[3:5])
@@ -140,7 +140,7 @@ def _offset(share: float, free: int) -> int:
     return round(free / 2) if np.isnan(share) else int(share * (free + 1))
 
 
-def _crop_shape(height: int, width: int, area: tuple[float, float], cut: Cuts) -> tuple[int, int]:
+def _crop_shape(height: int, width: int, area: tuple[float, float], cut: CropParams) -> tuple[int, int]:
     """Height and width of a crop: its share of the image is uniform in `area`, then width : height log-uniform in 3/4..4/3.
 
     torchvision draws both until the crop fits into the image, ten times at most. Here two numbers are enough: the share is
@@ -160,7 +160,7 @@ def _resize(pixels: Tensor, shape: tuple[int, int]) -> Tensor:
     return interpolate(pixels[None], shape, mode="bicubic", antialias=True)[0]
 
 
-def _recolour(pixels: Tensor, cut: Cuts, jitter: float, grey: bool) -> Tensor:
+def _recolour(pixels: Tensor, cut: CropParams, jitter: float, grey: bool) -> Tensor:
     """Brightness, contrast, saturation and hue in this order, then grey; rounded once, at the end."""
     found = pixels.float()
     if jitter:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from debgcd.datasets.facts import Facts, Listing, broken, find_folder, need
+from debgcd.datasets.facts import Facts, Listing, as_published, broken, find_folder, need
 from debgcd.system.files import new_folder, turn
 from debgcd.system.progress import Report, progress, waiting
 
@@ -260,13 +260,11 @@ def _python100(facts: Facts, folder: Path) -> Parts:
 
 
 def _python_dict(facts: Facts, path: Path) -> dict[str, Any]:
-    try:
-        found = read_pickle(path)
-    except (Refused, OSError) as error:
-        raise broken(facts, path, str(error)) from error
-    if not isinstance(found, dict):
+    with as_published(facts, path):
+        content = read_pickle(path)
+    if not isinstance(content, dict):
         raise broken(facts, path, "it does not hold a dict")
-    return {key.decode("latin1") if isinstance(key, bytes) else str(key): value for key, value in found.items()}
+    return {key.decode("latin1") if isinstance(key, bytes) else str(key): value for key, value in content.items()}
 
 
 def _names(facts: Facts, path: Path, key: str) -> list[str]:
@@ -308,10 +306,8 @@ def _binary_batch(facts: Facts, path: Path, labels: int) -> Batch:
 
 def _lines(facts: Facts, folder: Path, name: str) -> list[str]:
     path = need(facts, folder, name)
-    try:
+    with as_published(facts, path):
         return [line.strip() for line in path.read_text("ascii").splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise broken(facts, path, str(error)) from error
 
 
 def _planes(rows: np.ndarray) -> np.ndarray:

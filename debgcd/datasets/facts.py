@@ -10,7 +10,8 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -89,26 +90,14 @@ def resolve(name: str) -> str:
 def facts_of(name: str) -> Facts:
     """The published facts of a set, by any name that `resolve` takes."""
     name = resolve(name)
-    data = _read(f"{name}.json")
+    file = resources.files("debgcd.datasets") / "splits" / f"{name}.json"
+    data: dict[str, Any] = parse_json(file.read_text("utf-8"))
     row = data_sets().get(name)
-    return Facts(
-        name=name,
-        title=data["title"],
-        folder=data["folder"],
-        train=data["train"],
-        test=data["test"],
-        old=tuple(data["old"]),
-        new=tuple(data["new"]),
-        paper=None if row is None else PaperRow(**row),
-        archives=tuple(Archive(**archive) for archive in data.get("archives", ())),
-        by_hand=data.get("by_hand", ""),
-        synsets=tuple(data.get("synsets", ())),
-    )
-
-
-def _read(file: str) -> dict[str, Any]:
-    found: dict[str, Any] = parse_json((resources.files("debgcd.datasets") / "splits" / file).read_text("utf-8"))
-    return found
+    paper = None if row is None else PaperRow(**row)
+    archives = tuple(Archive(**archive) for archive in data.pop("archives", ()))
+    fields = {key: value for key, value in data.items() if key in Facts.__dataclass_fields__}
+    published: Any = {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
+    return Facts(name=name, paper=paper, archives=archives, **published)
 
 
 @dataclass(frozen=True)
@@ -156,6 +145,15 @@ def broken(facts: Facts, path: Path, why: str) -> DataError:
     return DataError(f"{path} is not as published ({why}); replace it; {facts.how_to_get}")
 
 
+@contextmanager
+def as_published(facts: Facts, path: Path) -> Iterator[None]:
+    """Turn whatever reading this file raises into `broken`: scipy, for one, raises nearly anything on damaged input."""
+    try:
+        yield
+    except Exception as error:
+        raise broken(facts, path, f"it cannot be read: {error}") from error
+
+
 def need_images(facts: Facts, listed: Path, images: Iterable[tuple[str, int]]) -> Entries:
     """Images named in a list; a missing one is an error, never left out."""
     found = tuple(images)
@@ -170,10 +168,8 @@ def need_images(facts: Facts, listed: Path, images: Iterable[tuple[str, int]]) -
 
 def read_list(facts: Facts, path: Path, fields: int) -> list[list[str]]:
     """The rows of a text list with this many fields (the last may contain spaces); blank and # lines are skipped."""
-    try:
+    with as_published(facts, path):
         lines = path.read_bytes().decode("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise broken(facts, path, f"it cannot be read: {error}") from error
     rows = []
     for number, line in enumerate(lines, 1):
         if not line.strip() or line.startswith("#"):
@@ -191,13 +187,11 @@ def read_mat(facts: Facts, path: Path, name: str) -> np.ndarray:
     """One variable of a MATLAB file, as a flat array."""
     from scipy.io import loadmat  # here, because most sets do not need it
 
-    try:
-        found: dict[str, Any] = loadmat(path, variable_names=[name], squeeze_me=True)
-    except Exception as error:  # scipy raises nearly anything on damaged input
-        raise broken(facts, path, f"it cannot be read: {error}") from error
-    if name not in found:
+    with as_published(facts, path):
+        variables: dict[str, Any] = loadmat(path, variable_names=[name], squeeze_me=True)
+    if name not in variables:
         raise broken(facts, path, f"it has no {name}")
-    return np.atleast_1d(found[name])
+    return np.atleast_1d(variables[name])
 
 
 def class_number(facts: Facts, path: Path, text: str) -> int:

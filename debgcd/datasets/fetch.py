@@ -198,9 +198,8 @@ def _below(archive: Path, name: str, inside: str) -> PurePosixPath:
 def _content(archive: Path, tar: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
     source = None
     if member.isreg() or member.islnk():
-        with suppress(
-            KeyError
-        ):  # a hard link to a file outside the archive; others are read from the archive, never from disk
+        # a hard link to a file outside the archive; others are read from the archive, never from disk
+        with suppress(KeyError):
             source = tar.extractfile(member)
     if source is None:
         raise DataError(f"{archive} is not unpacked: it holds {member.name!r}, which is neither a file nor a folder")

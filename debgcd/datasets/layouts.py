@@ -15,6 +15,7 @@ from debgcd.datasets.facts import (
     Entries,
     Facts,
     Listing,
+    as_published,
     broken,
     class_folders,
     class_number,
@@ -240,11 +241,9 @@ def _herbarium_part(facts: Facts, folder: Path, part: str) -> list[tuple[str, st
 
 def _herbarium_listed(facts: Facts, listed: Path, images: Path) -> Iterator[tuple[str, str]]:
     """The rows of {"images": [{id, file_name}], "annotations": [{image_id, category_id}]}."""
-    try:
+    with as_published(facts, listed):
         data = parse_json(listed.read_bytes())
         categories = {entry["image_id"]: str(entry["category_id"]) for entry in data["annotations"]}
         for entry in data["images"]:
             name = str(entry["file_name"]).removeprefix(f"{images.name}/")
             yield categories[entry["id"]], os.path.join(images, name)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise broken(facts, listed, f"{type(error).__name__}: {error}") from error

@@ -27,7 +27,7 @@ from debgcd.run import predictions
 from debgcd.run.model_folder import Model, load_model
 from debgcd.run.predictions import Inference, Table, prediction_table
 from debgcd.system import distributed
-from debgcd.system.files import named_errors, read_json, write_bytes, write_json
+from debgcd.system.files import named_errors, read_json, replacing, write_bytes, write_json
 from debgcd.system.progress import Report, progress, say
 from debgcd.tokens.sources import FreshTokens
 
@@ -145,20 +145,8 @@ class Parts:
         skipped = [
             Skipped(**entry) for path in sorted(self._folder.glob("*.skipped.json")) for entry in read_json(path)
         ]
-        special = self._out.exists() and not self._out.is_file()  # a pipe or a device cannot be replaced
-        temporary = self._out if special else self._out.with_name(f".{self._out.name}.tmp")
-        try:
-            with named_errors(self._out):
-                with open(temporary, "wb") as file:
-                    self._join((self._folder / name for name in self._parts), file)
-                    if not special:
-                        file.flush()
-                        os.fsync(file.fileno())
-                if not special:
-                    os.replace(temporary, self._out)
-        finally:
-            if not special:
-                temporary.unlink(missing_ok=True)
+        with replacing(self._out) as file:
+            self._join((self._folder / name for name in self._parts), file)
         shutil.rmtree(self._folder, ignore_errors=True)
         return self._rows, skipped
 

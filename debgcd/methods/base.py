@@ -20,7 +20,7 @@ from debgcd.config.schedules import Progress
 from debgcd.config.schema import Config, Options, ScheduleConfig, option
 from debgcd.data.sampler import Draws, Sampler, half_labelled, uniform
 from debgcd.data.views import TWO_PLAIN, Kinds
-from debgcd.model.backbone import Backbone, Cut
+from debgcd.model.backbone import Backbone, TrunkSplit
 from debgcd.model.network import Network, Output
 from debgcd.model.optimiser import Optimiser, sgd
 from debgcd.novelty.base import DETECTOR, novelty
@@ -159,7 +159,9 @@ class Method:
     about: ClassVar[About]
     Options: ClassVar[type[Options]] = Options  # what it can be told
     views: ClassVar[Kinds] = TWO_PLAIN  # the views of a draw; a batch has their rows in this order
-    cut: ClassVar[Cut] = Cut(tuned=1)  # where the frozen trunk ends, unless the configuration says otherwise
+    cut: ClassVar[TrunkSplit] = TrunkSplit(
+        tuned=1
+    )  # where the frozen trunk ends, unless the configuration says otherwise
     trains: ClassVar[bool] = (
         True  # False: there are no steps; the heads come from `before_training` and `finalise` alone
     )

@@ -14,7 +14,7 @@ from debgcd.config.schedules import Progress
 from debgcd.config.schema import option
 from debgcd.methods.base import About, Batch, Context, Loss
 from debgcd.methods.simgcd import SimGCD, SimGCDHeads, SimGCDOptions, start_prototypes
-from debgcd.model.backbone import Cut
+from debgcd.model.backbone import TrunkSplit
 from debgcd.model.heads import Prototypes
 from debgcd.model.network import Network, Output
 from debgcd.novelty.base import Detector, detector_of, novelty, remember, remembered
@@ -109,7 +109,7 @@ class DebGCD(SimGCD):
 
     about = About("DebGCD", 2025, "ICLR", "SimGCD, a novelty detector, and a debiased classifier that it guides")
     Options = DebGCDOptions
-    cut = Cut(tuned=2)
+    cut = TrunkSplit(tuned=2)
     options: DebGCDOptions
 
     def heads(self) -> nn.ModuleDict:

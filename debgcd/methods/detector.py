@@ -10,7 +10,7 @@ from torch.nn.functional import normalize
 from debgcd.config.schedules import Progress
 from debgcd.methods.base import About, Batch, Context, Loss, Method
 from debgcd.methods.kmeans import KMeansOptions, settle_centres
-from debgcd.model.backbone import Cut
+from debgcd.model.backbone import TrunkSplit
 from debgcd.model.heads import Centres
 from debgcd.model.network import Network
 from debgcd.novelty.one_vs_all import DetectorOptions, DetectorShape, OneVsAll, detector_loss
@@ -30,7 +30,7 @@ class DetectorAlone(Method):
 
     about = About("L_sdl", 2025, "ICLR", "DebGCD's novelty detector alone, the first row of its Table 12")
     Options = DetectorAloneOptions
-    cut = Cut(tuned=2)
+    cut = TrunkSplit(tuned=2)
     clusters = True
     options: DetectorAloneOptions
 

@@ -11,7 +11,7 @@ from debgcd.config.schedules import Progress
 from debgcd.config.schema import option
 from debgcd.methods.base import About, Batch, Loss
 from debgcd.methods.kmeans import KMeansOptions, SemiSupervisedKMeans
-from debgcd.model.backbone import Cut
+from debgcd.model.backbone import TrunkSplit
 from debgcd.model.heads import Projection, PrototypeProjection
 from debgcd.model.network import Network
 
@@ -59,7 +59,7 @@ class GCD(SemiSupervisedKMeans):
 
     about = About("GCD", 2022, "CVPR", "contrastive tuning, then semi-supervised k-means")
     Options = GCDOptions
-    cut = Cut(tuned=1)
+    cut = TrunkSplit(tuned=1)
     trains = True
     options: GCDOptions
 

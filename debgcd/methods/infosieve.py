@@ -18,7 +18,7 @@ from debgcd.config.schedules import Progress
 from debgcd.config.schema import option
 from debgcd.methods.base import About, Batch, Context, Loss
 from debgcd.methods.gcd import GCD, GCDOptions
-from debgcd.model.backbone import Cut
+from debgcd.model.backbone import TrunkSplit
 from debgcd.model.heads import MLP, Projection, PrototypeProjection
 from debgcd.model.network import Network
 
@@ -74,7 +74,7 @@ class InfoSieve(GCD):
 
     about = About("InfoSieve", 2023, "NeurIPS", "codes of bits, cut to the length that a category needs")
     Options = InfoSieveOptions
-    cut = Cut(tuned=2)
+    cut = TrunkSplit(tuned=2)
     options: InfoSieveOptions
 
     def heads(self) -> nn.ModuleDict:

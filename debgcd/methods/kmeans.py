@@ -11,7 +11,7 @@ from torch.nn.functional import normalize
 from debgcd.cluster.kmeans import Clustering, kmeans
 from debgcd.config.schema import Config, Options, option
 from debgcd.methods.base import About, Context, Method
-from debgcd.model.backbone import Cut
+from debgcd.model.backbone import TrunkSplit
 from debgcd.model.heads import Centres, classifiers
 from debgcd.novelty.base import detector_of
 from debgcd.novelty.distance import DistanceDetector
@@ -40,7 +40,7 @@ class KMeans(Method):
 
     about = About("k-means", 2007, "SODA", "k-means with k-means++ on the frozen features")
     Options = KMeansOptions
-    cut = Cut(tuned=0)
+    cut = TrunkSplit(tuned=0)
     trains = False
     clusters = True
 

@@ -19,7 +19,7 @@ from debgcd.errors import UsageError
 from debgcd.methods.base import About, Batch, Context, Loss
 from debgcd.methods.gcd import GCD, GCDOptions, representation
 from debgcd.methods.kmeans import fit_detector, settle_centres
-from debgcd.model.backbone import Backbone, Cut
+from debgcd.model.backbone import Backbone, TrunkSplit
 from debgcd.model.heads import Centres, Part
 from debgcd.model.network import Network, Output, Queue, Teacher
 from debgcd.novelty.distance import DistanceDetector
@@ -69,7 +69,7 @@ class PromptCAL(GCD):
         "PromptCAL", 2023, "CVPR", "prompts in every block; positives from a graph of agreed neighbours", needs_vit=True
     )
     Options = PromptCALOptions
-    cut = Cut(tuned=1, early="prompts of its blocks")
+    cut = TrunkSplit(tuned=1, early="prompts of its blocks")
     options: PromptCALOptions
 
     @classmethod

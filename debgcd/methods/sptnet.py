@@ -15,7 +15,7 @@ from debgcd.config.schedules import Progress
 from debgcd.config.schema import Config, option
 from debgcd.methods.base import About, Batch, FirstStage, Loss
 from debgcd.methods.simgcd import SimGCD, SimGCDOptions
-from debgcd.model.backbone import Backbone, Cut
+from debgcd.model.backbone import Backbone, TrunkSplit
 from debgcd.model.network import Network
 from debgcd.model.prompts import PixelPrompts, Prompted
 
@@ -42,7 +42,7 @@ class SPTNet(SimGCD):
 
     about = About("SPTNet", 2024, "ICLR", "prompts of pixels and the network learn in turns, from a trained SimGCD")
     Options = SPTNetOptions
-    cut = Cut(tuned=1, early="prompts of pixels")
+    cut = TrunkSplit(tuned=1, early="prompts of pixels")
     first = "simgcd"
     options: SPTNetOptions
 

@@ -25,15 +25,14 @@ Precision = Literal["fp32", "bf16"]
 def pick_device(name: str) -> torch.device:
     """The device of this name; "auto" takes CUDA or Apple's GPU where there is one. Each rank has a GPU of its own."""
     if name == "auto":
-        other = (
-            "mps" if torch.backends.mps.is_available() and distributed.count() == 1 else "cpu"
-        )  # ranks cannot talk by mps
+        # ranks cannot communicate by mps
+        other = "mps" if torch.backends.mps.is_available() and distributed.count() == 1 else "cpu"
         name = "cuda" if torch.cuda.is_available() else other
     if name == "cuda" and distributed.count() > 1:
-        there = torch.cuda.device_count()
-        if distributed.local_rank() >= there:
+        gpus = torch.cuda.device_count()
+        if distributed.local_rank() >= gpus:
             raise UsageError(
-                f"LOCAL_RANK is {distributed.local_rank()}, but there are {there} GPUs here; start one process per GPU, or use the "
+                f"LOCAL_RANK is {distributed.local_rank()}, but there are {gpus} GPUs here; start one process per GPU, or use the "
                 "device cpu"
             )
         name = f"cuda:{distributed.local_rank()}"
@@ -88,8 +87,8 @@ class Identity:
 
 
 @dataclass(frozen=True)
-class Cut:
-    """Where a method wants the frozen trunk to end, and what learns after it, in blocks counted from the last one."""
+class TrunkSplit:
+    """Where a method's frozen trunk ends: how many of the last blocks are tuned, and what learns before them."""
 
     tuned: int  # blocks whose weights learn; they are the tail
     early: str = ""  # what learns before the tail (e.g. "pixels"): then the trunk's tokens change and cannot be kept

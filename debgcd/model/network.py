@@ -17,7 +17,7 @@ LEAST_SPREAD = 0.1  # of the mean channel's: channels that vary less are not str
 
 @dataclass(frozen=True)
 class Output:
-    """What the network says of N rows: the feature, and what each head says that was asked."""
+    """The network's output for N rows: the feature, and the output of each head that was asked."""
 
     feature: Tensor  # (N, width); standardised where the backbone needs it
     heads: Mapping[str, Tensor]  # by the head's name, N rows each
@@ -68,7 +68,7 @@ class Network(nn.Module):
 
     @contextmanager
     def gathering(self, images: int, before_heads: bool = False) -> Iterator[None]:
-        """Within, `forward` takes the rows of this rank's images and says of those of all ranks: a batch of so many images.
+        """In this context `forward` takes this rank's rows and returns outputs for the whole global batch of `images` images.
 
         The rows are whole views, and come in the order that they have in the global batch. before_heads: features are
         gathered and every rank runs the heads on all of them, for those who change the feature's gradient.
@@ -130,19 +130,19 @@ class Network(nn.Module):
 
 
 def _gathered(output: Output, images: int) -> Output:
-    """What all ranks' networks say, in one transfer; each has V views of its share of the images, (V·b, ...).
+    """The outputs of all ranks, in one transfer; each has V views of its share of the images, (V·b, ...).
 
     Shares differ by at most one image; a rank with one less has a row more per view that does not count.
     """
-    said = {"": output.feature, **output.heads}
-    widths = [rows[0].numel() for rows in said.values()]
-    mine = torch.cat([rows.flatten(1) for rows in said.values()], 1)
+    own = {"": output.feature, **output.heads}
+    widths = [rows[0].numel() for rows in own.values()]
+    joined = torch.cat([rows.flatten(1) for rows in own.values()], 1)
     largest, short = -(-images // distributed.count()), -images % distributed.count()
-    every = distributed.gather(mine).unflatten(1, (-1, largest)).transpose(0, 1)  # (V, ranks, b, ...)
+    every = distributed.gather(joined).unflatten(1, (-1, largest)).transpose(0, 1)  # (V, ranks, b, ...)
     whole = distributed.count() - short
     views = torch.cat([every[:, :whole].flatten(1, 2), every[:, whole:, :-1].flatten(1, 2)], 1) if short else every
     parts = views.flatten(0, -2).split(widths, 1)
-    rows = {name: part.unflatten(1, said[name].shape[1:]) for name, part in zip(said, parts, strict=True)}
+    rows = {name: part.unflatten(1, own[name].shape[1:]) for name, part in zip(own, parts, strict=True)}
     return Output(rows.pop(""), rows)
 
 

@@ -109,7 +109,7 @@ T = TypeVar("T")
 
 
 class Lost(DebgcdError):
-    """Another rank has failed, has ended or does not answer; the reason is there, not here."""
+    """Another rank failed, exited or stopped responding; its own log has the reason."""
 
 
 @dataclass
@@ -129,7 +129,7 @@ _group: ContextVar[Group | None] = ContextVar("ranks", default=None)
 
 
 def rank() -> int:
-    """This process's number; 0 writes the files and speaks."""
+    """This process's rank. Rank 0 writes files and prints."""
     group = _group.get()
     return 0 if group is None else group.rank
 
@@ -141,7 +141,7 @@ def count() -> int:
 
 
 def local_rank() -> int:
-    """The number on this machine, which is that of the GPU to use."""
+    """The rank on this machine, which is the number of the GPU to use."""
     return int(os.environ.get("LOCAL_RANK", "0")) if count() > 1 else 0
 
 
@@ -151,7 +151,7 @@ def local_count() -> int:
 
 
 def my_slice(items: int, unit: int = 1) -> slice:
-    """This rank's part of so many items: whole units of them, except at the end. If any rank has some, rank 0 has."""
+    """This rank's slice of `items`, in whole units except at the end. If any rank has items, rank 0 has."""
     units = -(-items // unit)
     start, end = (-(-units * i // count()) * unit for i in (rank(), rank() + 1))
     return slice(start, end)
@@ -192,7 +192,7 @@ def _part(group: Group) -> None:
 
 
 def leave() -> bool:
-    """What ranks do together ends here, with a last meeting; True on rank 0, which may go on alone."""
+    """End collective work with a last barrier; True on rank 0, which may go on alone."""
     leads = rank() == 0
     barrier()
     _group.set(None)
@@ -229,7 +229,7 @@ def failed() -> bool:
 
 
 def heartbeat() -> None:
-    """A sign of life, for ranks that wait; called wherever work makes progress, and cheap."""
+    """A heartbeat for ranks that wait; cheap, called wherever work makes progress."""
     group = _group.get()
     if group is not None and time.monotonic() - group.beaten > BEAT:
         group.beaten = time.monotonic()
@@ -241,7 +241,7 @@ def heartbeat() -> None:
 
 
 def all_gather(value: Any) -> list[Any]:
-    """What each rank says, in their order."""
+    """The values of all ranks, in rank order."""
     group = _group.get()
     if group is None:
         return [value]
@@ -311,13 +311,12 @@ def _wait(group: Group, keys: list[str]) -> None:
 
 @contextmanager
 def covered(group: Group) -> Iterator[None]:
-    """Turn what torch says of other ranks into one sentence."""
+    """Turn torch's errors about other ranks into one sentence."""
     try:
         yield
     except RuntimeError as error:  # torch.distributed's errors are some of these
-        reason = re.sub(r"^\[\S+\] ", "", str(error).splitlines()[0]).partition(". ")[
-            0
-        ]  # without the place in gloo's source
+        # without the place in gloo's source
+        reason = re.sub(r"^\[\S+\] ", "", str(error).splitlines()[0]).partition(". ")[0]
         raise Lost(
             f"another rank has ended, or did not answer within {group.timeout:g} s (run.timeout): {reason}"
         ) from error

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from debgcd.errors import DataError, DebgcdError, UsageError
 
@@ -54,16 +54,27 @@ def write_text(path: Path, text: str) -> None:
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Replace a file's content atomically, as `write_text` does."""
+    with replacing(path, len(content)) as file:
+        file.write(content)
+
+
+@contextmanager
+def replacing(path: Path, size: int | None = None) -> Iterator[IO[bytes]]:
+    """A file to fill; when the block ends it is flushed to disk and renamed to `path`. size: of the content, for errors."""
     path = Path(os.path.realpath(path))
-    temporary = path.with_name(f".{path.name}.tmp")
-    with named_errors(path, len(content)):
-        if path.exists() and not path.is_file() and not path.is_dir():
-            path.write_bytes(content)
-            return
-        try:
-            _write_through(temporary, content)
-            os.replace(temporary, path)
-        finally:
+    special = path.exists() and not path.is_file() and not path.is_dir()  # a pipe or a device cannot be replaced
+    temporary = path if special else path.with_name(f".{path.name}.tmp")
+    try:
+        with named_errors(path, size):
+            with open(temporary, "wb") as file:
+                yield file
+                if not special:
+                    file.flush()
+                    os.fsync(file.fileno())
+            if not special:
+                os.replace(temporary, path)
+    finally:
+        if not special:
             temporary.unlink(missing_ok=True)
 
 
@@ -103,13 +114,6 @@ def amount(size: int) -> str:
     if size >= 1e9:
         return f"{size / 1e9:.1f} GB"
     return f"{size / 1e6:.0f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
-
-
-def _write_through(path: Path, content: bytes) -> None:
-    with open(path, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def csv_text(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

@@ -21,7 +21,7 @@ from debgcd.data.fingerprints import read_contents
 from debgcd.data.image.crop import Picture
 from debgcd.data.loader import Images, Item, from_files, in_thread, load_batches
 from debgcd.data.sampler import Draws, uniform
-from debgcd.data.views import CENTRE, PLAIN, TWO_PLAIN, Cuts, Kinds, random_cuts
+from debgcd.data.views import CENTRE, PLAIN, TWO_PLAIN, CropParams, Kinds, random_cuts
 from debgcd.model.backbone import Backbone
 from debgcd.system import distributed
 from debgcd.system.store import Recipe, Store, exists, missing_bytes, open_store
@@ -220,7 +220,7 @@ def _passes(
         yield backbone.trunk(batch.flatten(0, 1)).unflatten(0, batch.shape[:2])
 
 
-def _stored_cuts(views: ViewsConfig, stored: Kinds, numbers: NDArray[np.int64]) -> Cuts:
+def _stored_cuts(views: ViewsConfig, stored: Kinds, numbers: NDArray[np.int64]) -> CropParams:
     """The cuts of everything that a bank holds of these images, each a function of (views.seed, kind, image, view)."""
     streams = ("view" if kind == PLAIN else f"view/{kind.name}" for kind in stored)
     cuts = [random_cuts(views.seed, numbers, views.bank_views, stream) for stream in streams]

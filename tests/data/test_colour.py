@@ -11,7 +11,7 @@ import torch
 from PIL import Image, ImageEnhance
 
 from debgcd.data import views as colour
-from debgcd.data.views import COLOURS, PLAIN, View, cut_view
+from debgcd.data.views import COLOURS, PLAIN, View, crop_view
 
 FACTORS = [0.0, 0.3, 0.6, 0.93, 1.0, 1.2, 1.4, 2.5]
 TURNS = [-0.5, -0.25, -0.1, -0.03, 0.0, 0.05, 0.1, 1 / 3, 0.5]
@@ -153,7 +153,7 @@ def test_the_same_bits_with_any_number_of_threads() -> None:
     try:
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
-            found.append(cut_view(pixels, cut, 256, View(area=(0.9, 1.0), jitter=1.0)))
+            found.append(crop_view(pixels, cut, 256, View(area=(0.9, 1.0), jitter=1.0)))
             found.append(colour.hue(colour.contrast(pixels.float(), 1.3), 0.07))
     finally:
         torch.set_num_threads(before)
@@ -169,7 +169,7 @@ def test_a_view_changes_brightness_contrast_saturation_and_hue_in_this_order(see
         b, c, s, h = (float(jitter * strength * (2 * u - 1)) for strength, u in zip(COLOURS, cut[5:9], strict=True))
         slow = slow_hue(slow_saturation(slow_contrast(slow_brightness(image, 1 + b), 1 + c), 1 + s), h)
         for grey, expected in ((0.0, slow), (1.0, slow_grey(slow))):
-            found = cut_view(tensor(image).to(torch.uint8), cut, 9, View(jitter=jitter, grey=grey))
+            found = crop_view(tensor(image).to(torch.uint8), cut, 9, View(jitter=jitter, grey=grey))
             assert found.dtype == torch.uint8 and found.shape == (3, 9, 9)
             assert abs(array(found) - expected).max() <= 1
 
@@ -178,4 +178,4 @@ def test_the_middle_of_every_range_is_the_image_itself() -> None:
     image = tensor(photo(0)[:9, :9]).to(torch.uint8)
     cut = np.array([0, 0, 1.0, *[0.5] * 7])
     for view in (View(jitter=1.0), View(jitter=2.5), View(grey=0.5), View(area=(1.0, 1.0))):
-        assert torch.equal(cut_view(image, cut, 9, view), cut_view(image, cut, 9, PLAIN)), view
+        assert torch.equal(crop_view(image, cut, 9, view), crop_view(image, cut, 9, PLAIN)), view

@@ -13,7 +13,7 @@ from sklearn.datasets import load_sample_image
 
 from debgcd.data.image import jpeg
 from debgcd.data.image.decode import Reason, Unusable, decode
-from debgcd.data.views import CENTRE, cut_view, resize_short_side
+from debgcd.data.views import CENTRE, crop_view, resize_short_side
 from debgcd.model.load import load_backbone
 
 RNG = np.random.default_rng(0)
@@ -304,7 +304,7 @@ def test_a_photo_of_12_megapixels_gives_the_features_that_the_whole_of_it_gives(
     assert (ours.int() - expected.int()).abs().float().mean() < 1
 
     backbone = load_backbone("lite0", tuned_blocks=1, image_size=224)
-    views = torch.stack([cut_view(image, CENTRE[0], 224) for image in (ours, expected)])
+    views = torch.stack([crop_view(image, CENTRE[0], 224) for image in (ours, expected)])
     with torch.inference_mode():
         one, other = backbone.tail(backbone.trunk(views))
     assert torch.cosine_similarity(one, other, dim=0) > 0.999

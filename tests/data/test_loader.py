@@ -13,7 +13,7 @@ from debgcd.config.schema import ViewsConfig
 from debgcd.data.image.decode import decode
 from debgcd.data.loader import Files, centre_items, default_workers, from_files, load_batches, random_items
 from debgcd.data.sampler import Draws, Sampler
-from debgcd.data.views import CENTRE, PLAIN, SMALL, STRONG, TWO_PLAIN, Kinds, cut_view, random_cuts, resize_short_side
+from debgcd.data.views import CENTRE, PLAIN, SMALL, STRONG, TWO_PLAIN, Kinds, crop_view, random_cuts, resize_short_side
 from debgcd.errors import DataError
 
 VIEWS = ViewsConfig(size=16, resize=20)
@@ -54,7 +54,7 @@ def test_an_item_is_its_image_cut_at_its_draws_places(paths: list[Path], kinds: 
         image = resize_short_side(np.array(Image.open(paths[number])), 20)
         cuts = random_cuts(7, np.array([draw]), len(kinds))[0]
         for view, (cut, kind) in enumerate(zip(cuts, kinds, strict=True)):
-            assert torch.equal(batch[i, view], cut_view(image, cut, 16, kind))
+            assert torch.equal(batch[i, view], crop_view(image, cut, 16, kind))
     assert not torch.equal(batch[0], batch[2])  # one image, two draws
 
 
@@ -72,7 +72,7 @@ def test_centre_items_are_in_order_and_none_is_lost(paths: list[Path]) -> None:
     for number, views in zip(numbers, torch.cat(loaded), strict=True):
         image = resize_short_side(np.array(Image.open(paths[number])), 20)
         assert views.shape == (1, 3, 16, 16)
-        assert torch.equal(views[0], cut_view(image, CENTRE[0], 16))
+        assert torch.equal(views[0], crop_view(image, CENTRE[0], 16))
     assert list(load_batches(from_files(paths, VIEWS), centre_items(numbers[:0], 2), 0)) == []
 
 

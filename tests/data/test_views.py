@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from debgcd.data.views import CENTRE, PARTS, PLAIN, SMALL, STRONG, View, cut_view, random_cuts, resize_short_side
+from debgcd.data.views import CENTRE, PARTS, PLAIN, SMALL, STRONG, View, crop_view, random_cuts, resize_short_side
 
 
 def noise(height: int, width: int, seed: int = 0) -> np.ndarray:
@@ -72,7 +72,7 @@ def test_crops_reach_every_place_and_none_outside() -> None:
     image, size, count = places(13, 16), 10, 6000
     seen = np.zeros((4, 7), int)
     for cut in random_cuts(0, np.arange(count), views=1)[:, 0]:
-        view = cut_view(image, cut, size)
+        view = crop_view(image, cut, size)
         assert view.shape == (3, size, size)
         seen[int(view[0].min()), int(view[1].min())] += 1
     expected = count / 28
@@ -82,7 +82,7 @@ def test_crops_reach_every_place_and_none_outside() -> None:
 @pytest.mark.parametrize("edge", [0.0, 0.5, np.nextafter(1.0, 0.0)])
 def test_the_ends_of_the_range_are_inside(edge: float) -> None:
     for free in range(5):
-        view = cut_view(places(10 + free, 10 + free), np.array([edge, edge, 1.0, *[edge] * (PARTS - 3)]), 10)
+        view = crop_view(places(10 + free, 10 + free), np.array([edge, edge, 1.0, *[edge] * (PARTS - 3)]), 10)
         assert view.shape == (3, 10, 10)
         assert int(view[0, 0, 0]) == int(view[1, 0, 0]) <= free
         if edge > 0.5:
@@ -92,7 +92,7 @@ def test_the_ends_of_the_range_are_inside(edge: float) -> None:
 def test_half_of_the_views_are_flipped_and_only_from_left_to_right() -> None:
     image, flipped, count = places(12, 12), 0, 4000
     for cut in random_cuts(3, np.arange(count), views=1)[:, 0]:
-        view = cut_view(image, cut, 10)
+        view = crop_view(image, cut, 10)
         assert bool((view[0].diff(dim=0) == 1).all())  # rows always go downwards
         right = view[1].int().diff(dim=1)
         assert bool((right == 1).all()) or bool((right == -1).all())
@@ -106,14 +106,14 @@ def test_half_of_the_views_are_flipped_and_only_from_left_to_right() -> None:
 def test_the_centre_crop_begins_where_torchvisions_does(n: int, begins: int) -> None:
     """int(round((n - size) / 2)) with Python's round, to the even number: by hand for sizes that images have."""
     row = torch.arange(n, dtype=torch.int16).expand(3, 224, n)
-    assert int(cut_view(row, CENTRE[0], 224)[0, 0, 0]) == begins
-    assert int(cut_view(row.transpose(1, 2), CENTRE[0], 224)[0, 0, 0]) == begins
+    assert int(crop_view(row, CENTRE[0], 224)[0, 0, 0]) == begins
+    assert int(crop_view(row.transpose(1, 2), CENTRE[0], 224)[0, 0, 0]) == begins
 
 
 @pytest.mark.parametrize(("height", "width"), [(10, 10), (11, 10), (12, 15), (10, 31), (256, 340)])
 def test_the_centre_crop_is_the_middle_and_never_flipped(height: int, width: int) -> None:
     image = torch.arange(height * width, dtype=torch.float32).view(1, height, width).expand(3, -1, -1)
-    view = cut_view(image, CENTRE[0], 10)
+    view = crop_view(image, CENTRE[0], 10)
     top, left = divmod(int(view[0, 0, 0]), width)
     assert abs(top - (height - 10) / 2) <= 0.5
     assert abs(left - (width - 10) / 2) <= 0.5
@@ -129,7 +129,7 @@ def test_the_two_views_of_a_draw_differ_and_the_same_draw_gives_the_same() -> No
     assert len(np.unique(cuts[[0, 1, 3]])) == 6 * PARTS  # two views of three draws: no number twice
     assert not np.isin(random_cuts(1, draws), cuts).any()
     image = resize_short_side(noise(40, 60), 36)
-    first, second = (cut_view(image, cut, 24) for cut in cuts[0])
+    first, second = (crop_view(image, cut, 24) for cut in cuts[0])
     assert not torch.equal(first, second)
 
 
@@ -150,7 +150,7 @@ def test_golden_plain_views() -> None:
     """The bytes of plain views as they were before there were other kinds."""
     image = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (3, 40, 53), dtype=np.uint8))
     cuts = random_cuts(3, np.array([0, 1, 77, 2**40]), 3).reshape(-1, PARTS)
-    content = b"".join(cut_view(image, cut, 32, PLAIN).contiguous().numpy().tobytes() for cut in cuts)
+    content = b"".join(crop_view(image, cut, 32, PLAIN).contiguous().numpy().tobytes() for cut in cuts)
     expected = "e43eb0213dd4f8c5c84c359af1e3f2fd2e0560e9398258466cdad7f27fb327d2"
     assert hashlib.sha256(content).hexdigest() == expected
 
@@ -161,10 +161,10 @@ def test_images_of_any_shape(height: int, width: int) -> None:
     resized = resize_short_side(image, 36)
     assert min(resized.shape[1:]) == 36
     for cut in [*random_cuts(0, np.arange(20), 1)[:, 0], CENTRE[0]]:
-        assert cut_view(resized, cut, 32).shape == (3, 32, 32)
+        assert crop_view(resized, cut, 32).shape == (3, 32, 32)
     for cut in random_cuts(0, np.arange(20), 1)[:, 0]:
         for kind in (SMALL, STRONG, View(area=(1.0, 1.0))):
-            view = cut_view(resized, cut, 32, kind)
+            view = crop_view(resized, cut, 32, kind)
             assert view.shape == (3, 32, 32) and view.dtype == torch.uint8
     if height * width == 1:
         assert bool((resized == torch.from_numpy(image[0, 0])[:, None, None]).all())
@@ -184,7 +184,7 @@ def boxes(monkeypatch: pytest.MonkeyPatch, height: int, width: int, view: View, 
     monkeypatch.setattr("debgcd.data.views._resize", resize)
     image = places(height, width, torch.int64)
     for cut in random_cuts(1, np.arange(count), views=1)[:, 0]:
-        cut_view(image, cut, 24, view)
+        crop_view(image, cut, 24, view)
     return np.array(found)
 
 
@@ -236,7 +236,7 @@ def test_a_crop_with_an_area_is_pils_resize_of_it() -> None:
     last = np.nextafter(1.0, 0.0)
     for area, flip, box in ((1.0, 1.0, (0, 0, 48, 48)), (0.25, 0.0, (24, 24, 48, 48))):
         cut = np.array([last, last, flip, 0.5, 0.5, *[0.5] * (PARTS - 5)])
-        found = cut_view(image, cut, 32, View(area=(area, area)))
+        found = crop_view(image, cut, 32, View(area=(area, area)))
         pil = np.asarray(smooth.crop(box).resize((32, 32), Image.Resampling.BICUBIC)).astype(int)
         assert abs(found.permute(1, 2, 0).numpy() - (pil if flip else pil[:, ::-1])).max() <= 1
 
@@ -245,16 +245,20 @@ def test_strong_views_are_a_function_of_their_numbers() -> None:
     image = resize_short_side(noise(50, 60), 40)
     before = image.clone()
     first, second = random_cuts(0, np.array([7]))[0]
-    view = cut_view(image, first, 32, STRONG)
-    assert torch.equal(view, cut_view(image, first, 32, STRONG)) and torch.equal(image, before)
-    for other in (cut_view(image, second, 32, STRONG), cut_view(image, first, 32, SMALL), cut_view(image, first, 32)):
+    view = crop_view(image, first, 32, STRONG)
+    assert torch.equal(view, crop_view(image, first, 32, STRONG)) and torch.equal(image, before)
+    for other in (
+        crop_view(image, second, 32, STRONG),
+        crop_view(image, first, 32, SMALL),
+        crop_view(image, first, 32),
+    ):
         assert not torch.equal(view, other)
 
 
 def test_grey_comes_as_often_as_it_should() -> None:
     image, count, grey = torch.from_numpy(noise(8, 8)).permute(2, 0, 1), 4000, 0
     for cut in random_cuts(2, np.arange(count), views=1)[:, 0]:
-        red, green, blue = cut_view(image, cut, 8, View(grey=0.2))
+        red, green, blue = crop_view(image, cut, 8, View(grey=0.2))
         grey += int(torch.equal(red, green) and torch.equal(green, blue))
     assert abs(grey / count - 0.2) < 5 * (0.2 * 0.8 / count) ** 0.5
 

@@ -25,7 +25,7 @@ from debgcd.config.schema import Options, ScheduleConfig, option
 from debgcd.data.sampler import Sampler
 from debgcd.data.views import PLAIN, SMALL, STRONG, Kinds
 from debgcd.methods.base import About, Batch, Context, Loss, Method
-from debgcd.model.backbone import Cut
+from debgcd.model.backbone import TrunkSplit
 from debgcd.model.heads import Prototypes
 from debgcd.model.network import Network
 
@@ -42,7 +42,7 @@ class Toy(Method):
 
     Options: ClassVar[type[Options]] = ToyOptions
     views: ClassVar[Kinds] = (PLAIN, STRONG, SMALL)
-    cut: ClassVar[Cut] = Cut(tuned=2)
+    cut: ClassVar[TrunkSplit] = TrunkSplit(tuned=2)
     about = About("Toy", 2026, "this file", "uses every hook")
     answers = ("answer",)
 

@@ -27,7 +27,6 @@ from debgcd.methods.simgcd import SimGCD
 from debgcd.model.network import Network
 from debgcd.model.optimiser import sgd
 from debgcd.system import distributed
-from debgcd.system.distributed import group
 from debgcd.train import loop
 from debgcd.train.setup import Setup, build
 
@@ -199,10 +198,10 @@ def test_what_is_collected_is_complete_and_in_order(rows: int, tmp_path: Path) -
 def test_shares_are_whole_units_and_complete(monkeypatch: pytest.MonkeyPatch) -> None:
     for items in (0, 1, 5, 128, 129, 1000):
         for count in (1, 2, 3, 8):
-            monkeypatch.setattr(group, "count", lambda count=count: count)
+            monkeypatch.setattr(distributed, "count", lambda count=count: count)
             found: list[int] = []
             for rank in range(count):
-                monkeypatch.setattr(group, "rank", lambda rank=rank: rank)
+                monkeypatch.setattr(distributed, "rank", lambda rank=rank: rank)
                 part = range(items)[distributed.my_slice(items, 128)]
                 assert len(part) % 128 == 0 or part[-1] == items - 1
                 assert part or rank or not items

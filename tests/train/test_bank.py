@@ -22,7 +22,7 @@ from debgcd.config.schema import ViewsConfig
 from debgcd.data.image.decode import decode
 from debgcd.data.loader import from_files
 from debgcd.data.sampler import Draws
-from debgcd.data.views import CENTRE, TWO_PLAIN, cut_view, random_cuts, resize_short_side
+from debgcd.data.views import CENTRE, TWO_PLAIN, crop_view, random_cuts, resize_short_side
 from debgcd.errors import DataError
 from debgcd.model.backbone import Backbone
 from debgcd.model.lite import load_lite
@@ -335,7 +335,7 @@ def test_centre_crops_of_the_bank_are_those_without_it(tmp_path: Path) -> None:
 
 def fresh(backbone: Backbone, path: Path, cut: np.ndarray) -> torch.Tensor:
     image = resize_short_side(decode(path, VIEWS.resize), VIEWS.resize)
-    return backbone.trunk(cut_view(image, cut, VIEWS.size)[None])[0]
+    return backbone.trunk(crop_view(image, cut, VIEWS.size)[None])[0]
 
 
 def assert_close(kept: torch.Tensor, exact: torch.Tensor) -> None:

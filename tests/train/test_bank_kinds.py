@@ -26,16 +26,16 @@ from debgcd.data.views import (
     SMALL,
     STRONG,
     TWO_PLAIN,
-    Cuts,
+    CropParams,
     Kinds,
     View,
-    cut_view,
+    crop_view,
     random_cuts,
     resize_short_side,
 )
 from debgcd.errors import UsageError
 from debgcd.methods.base import Method
-from debgcd.model.backbone import Backbone, Cut
+from debgcd.model.backbone import Backbone, TrunkSplit
 from debgcd.model.lite import load_lite
 from debgcd.tokens.bank import BankTokens, bank_bytes, has_bank, open_bank, pick_views, stored_kinds
 from debgcd.tokens.sources import FreshTokens, MixedTokens
@@ -64,9 +64,9 @@ def banks(cache: Path) -> set[str]:
     return {path.name for path in (cache / "banks").iterdir() if path.is_dir()}
 
 
-def through_the_trunk(backbone: Backbone, path: Path, cut: Cuts, kind: View) -> torch.Tensor:
+def through_the_trunk(backbone: Backbone, path: Path, cut: CropParams, kind: View) -> torch.Tensor:
     image = resize_short_side(decode(path, VIEWS.resize), VIEWS.resize)
-    return backbone.trunk(cut_view(image, cut, VIEWS.size, kind)[None])[0]
+    return backbone.trunk(crop_view(image, cut, VIEWS.size, kind)[None])[0]
 
 
 def assert_close(kept: torch.Tensor, exact: torch.Tensor) -> None:
@@ -75,7 +75,7 @@ def assert_close(kept: torch.Tensor, exact: torch.Tensor) -> None:
     torch.testing.assert_close(kept, exact, rtol=2**-8, atol=1e-4)
 
 
-def stored_cut(image: int, kind: View, view: int) -> Cuts:
+def stored_cut(image: int, kind: View, view: int) -> CropParams:
     stream = "view" if kind == PLAIN else f"view/{kind.name}"
     return random_cuts(VIEWS.seed, np.array([image]), VIEWS.bank_views, stream)[0, view]
 
@@ -278,7 +278,7 @@ def test_a_run_gets_the_kinds_of_its_method(tmp_path: Path, paths: list[Path]) -
 
 def wanting(kinds: Kinds, early: str = "") -> type[Method]:
     """A method that learns from these views."""
-    return type("Wanting", (Method,), {"views": kinds, "cut": Cut(tuned=1, early=early)})
+    return type("Wanting", (Method,), {"views": kinds, "cut": TrunkSplit(tuned=1, early=early)})
 
 
 def test_deciding_about_a_bank_counts_its_kinds(
