@@ -1,7 +1,7 @@
 """CiPR (Hao et al. 2024): images of one cluster are positives of each other, across labelled and unlabelled ones.
 
 From the paper and the public code (MIT): the two contrasts, their temperatures and weights, selective neighbour clustering
-(`cluster/snc.py`) before every epoch, whose second level gives the clusters. At the end the public code reports the clusters
+(`cluster/graphs.py`) before every epoch, whose second level gives the clusters. At the end the public code reports the clusters
 themselves; here an image belongs to the nearest mean of a cluster, so that new images can be asked about too.
 """
 
@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.functional import normalize
 
 from debgcd import losses
-from debgcd.cluster.snc import levels, merged_to
+from debgcd.cluster.graphs import levels, merged_to
 from debgcd.config.schedules import Progress
 from debgcd.config.schema import Options, option
 from debgcd.methods.base import About, Batch, Context, Loss

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from debgcd import losses
-from debgcd.cluster.communities import communities
+from debgcd.cluster.graphs import communities
 from debgcd.config import schedules
 from debgcd.config.schedules import Progress
 from debgcd.config.schema import option

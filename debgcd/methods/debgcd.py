@@ -23,8 +23,7 @@ from debgcd.model.backbone import Cut
 from debgcd.model.heads import Centres, Prototypes
 from debgcd.model.network import Network, Output
 from debgcd.novelty.base import Detector, detector_of, novelty, remember, remembered
-from debgcd.novelty.distance import DistanceDetector
-from debgcd.novelty.one_vs_all import DetectorOptions, DetectorShape, OneVsAll, detector_loss
+from debgcd.novelty.one_vs_all import DetectorOptions, DetectorShape, DistanceDetector, OneVsAll, detector_loss
 from debgcd.novelty.vote import Neighbours, voted
 
 

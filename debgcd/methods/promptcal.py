@@ -21,7 +21,7 @@ from debgcd.methods.shared import ContrastiveMethod, GCDOptions, fit_detector, r
 from debgcd.model.backbone import Backbone, Cut
 from debgcd.model.heads import Centres, Part
 from debgcd.model.network import Network, Output, Queue, Teacher
-from debgcd.novelty.distance import DistanceDetector
+from debgcd.novelty.one_vs_all import DistanceDetector
 
 HALVES = ("cls", "prompts")  # of the feature; each has a projection and a memory
 

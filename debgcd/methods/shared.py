@@ -19,7 +19,7 @@ from debgcd.methods.base import Batch, Context, Method
 from debgcd.model.heads import Centres, Projection, PrototypeProjection, Prototypes, classifiers
 from debgcd.model.network import Output
 from debgcd.novelty.base import detector_of
-from debgcd.novelty.distance import DistanceDetector
+from debgcd.novelty.one_vs_all import DistanceDetector
 from debgcd.system.progress import progress
 
 

@@ -367,7 +367,9 @@ def test_gpc_finds_as_many_categories_as_there_are_gaussians() -> None:
     where = context(network, lambda: features, label)
     with torch.no_grad():
         method.before_epoch(where, at(0.0))
-        assert int(network.get_buffer("memory.count")) == K and (network.get_buffer("memory.own") == -1).all()  # it warms up
+        assert (
+            int(network.get_buffer("memory.count")) == K and (network.get_buffer("memory.own") == -1).all()
+        )  # it warms up
         for step in range(1, 8):
             method.before_epoch(where, at(step / 10))
         assert int(network.get_buffer("memory.count")) == 6
