@@ -6,7 +6,6 @@
 - `ward`: one tree, all cuts
 - `consensus`: K as the number of clusters as tight as the known classes
 - `estimate_k`: three ways to estimate K
-- `snc`: semi-supervised FINCH
-- `communities`: Infomap
+- `graphs`: clusters of a graph of neighbours: semi-supervised FINCH, Infomap
 - `mixture`: Gaussians that split and merge
 """

@@ -1,13 +1,12 @@
-"""The paper's equations as pure functions, one file for each group; `docs/paper.md` maps them all.
+"""The paper's equations as pure functions; `docs/paper.md` maps them all.
 
-`classifier` has Eq. 1–2, `detector` Eq. 4–7, `debiased` Eq. 9–11, `contrastive` the contrasts of all methods; `peers` has
-what else the methods compute that the paper is compared with, and `docs/methods.md` maps these.
+`paper` has Eq. 1–2, 4–7 and 9–11, `contrastive` the contrasts of all methods; `peers` has what else the methods compute that
+the paper is compared with, and `docs/methods.md` maps these.
 
 Shapes: B images, two views stacked as 2B rows (i and i+B are the views of one image), K categories, M known ones. Every
 function is defined on empty sets: it returns a zero that is still part of the graph.
 """
 
-from debgcd.losses.classifier import mean_entropy, self_distillation, supervised
 from debgcd.losses.contrastive import (
     centre_contrast,
     contrast,
@@ -23,21 +22,22 @@ from debgcd.losses.contrastive import (
     supervised_contrastive,
     supervised_contrastive_within,
 )
-from debgcd.losses.debiased import (
+from debgcd.losses.paper import (
     accepted,
     certainty,
     consistent,
     debiased_unlabelled,
     hard_labels,
     learn_hard_labels,
-    on_side,
-)
-from debgcd.losses.detector import (
+    mean_entropy,
     novelty,
+    on_side,
     one_vs_all_consistency,
     one_vs_all_entropy,
     one_vs_all_labelled,
     one_vs_all_unlabelled,
+    self_distillation,
+    supervised,
 )
 from debgcd.losses.peers import (
     agreed,

@@ -29,7 +29,7 @@ _PLACES = {
     "gcd": "gcd.GCD",
     "kmeans": "kmeans.KMeans",
     "sskmeans": "kmeans.SemiSupervisedKMeans",
-    "detector": "detector.DetectorAlone",
+    "detector": "debgcd.DetectorAlone",
     "rankstats": "rankstats.RankStats",
     "uno": "uno.UNO",
     "orca": "orca.ORCA",

@@ -1,7 +1,7 @@
 """CiPR (Hao et al. 2024): images of one cluster are positives of each other, across labelled and unlabelled ones.
 
 From the paper and the public code (MIT): the two contrasts, their temperatures and weights, selective neighbour clustering
-(`cluster/snc.py`) before every epoch, whose second level gives the clusters. At the end the public code reports the clusters
+(`cluster/graphs.py`) before every epoch, whose second level gives the clusters. At the end the public code reports the clusters
 themselves; here an image belongs to the nearest mean of a cluster, so that new images can be asked about too.
 """
 
@@ -14,12 +14,11 @@ from torch import nn
 from torch.nn.functional import normalize
 
 from debgcd import losses
-from debgcd.cluster.snc import levels, merged_to
+from debgcd.cluster.graphs import levels, merged_to
 from debgcd.config.schedules import Progress
 from debgcd.config.schema import Options, option
 from debgcd.methods.base import About, Batch, Context, Loss
-from debgcd.methods.gcd import GCD, GCDHeads
-from debgcd.methods.kmeans import fill_centres, fit_detector, known_first
+from debgcd.methods.shared import ContrastiveMethod, GCDHeads, fill_centres, fit_detector, known_first, memory_of
 from debgcd.model.network import Network
 
 
@@ -39,18 +38,16 @@ class CiPROptions(Options):
     cipr: CiPRObjective = CiPRObjective()
 
 
-class CiPR(GCD):
+class CiPR(ContrastiveMethod):
     """Supervised contrast with labels, and with clusters of all images as labels; SNC merged to K says the categories."""
 
     about = About("CiPR", 2024, "TMLR", "images of one semi-supervised FINCH cluster are positives of each other")
     Options = CiPROptions  # type: ignore[assignment]  # it has clusters where GCD has InfoNCE
-    options: CiPROptions  # type: ignore[assignment]
+    options: CiPROptions
 
     def memory(self, network: Network) -> nn.Module:
         """The cluster of each image."""
-        memory = nn.Module()
-        memory.register_buffer("cluster", torch.zeros(self.sizes.images, dtype=torch.int64))
-        return memory
+        return memory_of(cluster=torch.zeros(self.sizes.images, dtype=torch.int64))
 
     def before_epoch(self, context: Context, progress: Progress) -> None:
         found = levels(context.features(), context.label)

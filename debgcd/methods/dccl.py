@@ -17,13 +17,13 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from debgcd import losses
-from debgcd.cluster.communities import communities
+from debgcd.cluster.graphs import communities
 from debgcd.config import schedules
 from debgcd.config.schedules import Progress
 from debgcd.config.schema import option
 from debgcd.data.sampler import Draws, Sampler, half_labelled, uniform
 from debgcd.methods.base import About, Batch, Context, Loss
-from debgcd.methods.gcd import GCD, GCDOptions
+from debgcd.methods.shared import ContrastiveMethod, GCDOptions, memory_of
 from debgcd.model.network import Network
 from debgcd.system.progress import say
 
@@ -67,7 +67,7 @@ class ClusterSampler(Sampler):
         return Draws(np.array_split(whole.draw, ranks)[rank], np.array_split(image, ranks)[rank])
 
 
-class DCCL(GCD):
+class DCCL(ContrastiveMethod):
     """L_rep, and a contrast of each image with the centres of all clusters; the categories come as for GCD."""
 
     about = About(
@@ -82,12 +82,10 @@ class DCCL(GCD):
 
     def memory(self, network: Network) -> nn.Module:
         """The cluster of each image, and the centres; `moved` are those after the step."""
-        memory, most = nn.Module(), max(1, self.sizes.images // self.options.dccl.smallest)
-        memory.register_buffer("cluster", torch.full((self.sizes.images,), -1))
-        memory.register_buffer("count", torch.zeros((), dtype=torch.int64))
-        for name in ("centres", "moved"):
-            memory.register_buffer(name, torch.zeros(most, self.sizes.width))
-        return memory
+        most = max(1, self.sizes.images // self.options.dccl.smallest)
+        cluster, count = torch.full((self.sizes.images,), -1), torch.zeros((), dtype=torch.int64)
+        centres, moved = (torch.zeros(most, self.sizes.width) for _ in range(2))
+        return memory_of(cluster=cluster, count=count, centres=centres, moved=moved)
 
     def sampler(self, label: NDArray[np.int64], batch: int, network: Network) -> Sampler:
         cluster = network.get_buffer("memory.cluster").cpu().numpy()

@@ -1,4 +1,7 @@
-"""DebGCD (Liu & Han, ICLR 2025): SimGCD, a one-vs-all detector of novelty, and a debiased classifier (Algorithm 1)."""
+"""DebGCD (Liu & Han, ICLR 2025): SimGCD, a one-vs-all detector of novelty, and a debiased classifier (Algorithm 1).
+
+Also its detector alone, the first row of the paper's Table 12.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,20 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 
 from debgcd import losses
 from debgcd.config import schedules
 from debgcd.config.schedules import Progress
 from debgcd.config.schema import option
-from debgcd.methods.base import About, Batch, Context, Loss
-from debgcd.methods.simgcd import SimGCD, SimGCDHeads, SimGCDOptions, start_prototypes
+from debgcd.methods.base import About, Batch, Context, Loss, Method
+from debgcd.methods.shared import KMeansOptions, settle_centres, start_prototypes
+from debgcd.methods.simgcd import SimGCD, SimGCDHeads, SimGCDOptions
 from debgcd.model.backbone import TrunkSplit
-from debgcd.model.heads import Prototypes
+from debgcd.model.heads import Centres, Prototypes
 from debgcd.model.network import Network, Output
 from debgcd.novelty.base import Detector, detector_of, novelty, remember, remembered
-from debgcd.novelty.distance import DistanceDetector
-from debgcd.novelty.one_vs_all import DetectorOptions, DetectorShape, OneVsAll, detector_loss
+from debgcd.novelty.one_vs_all import DetectorOptions, DetectorShape, DistanceDetector, OneVsAll, detector_loss
 from debgcd.novelty.vote import Neighbours, voted
 
 
@@ -247,3 +251,35 @@ def quantile_by_category(confidence: Tensor, choice: Tensor, share: float) -> Te
     place = (same & (confidence > confidence[:, None])).sum(1) + 1  # 1 for the surest of its category
     beyond = place - 0.5 > share * same.sum(1)
     return (same & beyond).to(confidence.dtype).mul(confidence).amax(1)
+
+
+@dataclass(frozen=True)
+class DetectorAloneOptions(KMeansOptions):
+    heads: DetectorShape = DetectorShape()
+    detector: DetectorOptions = DetectorOptions()
+
+    def contradiction(self) -> str | None:
+        return None if self.detector.weight else "detector.weight is 0, so there is nothing to train; set it above 0"
+
+
+class DetectorAlone(Method):
+    """λ_sdl · L_sdl and nothing else. No classifier is trained; the categories are clusters of the tuned features."""
+
+    about = About("L_sdl", 2025, "ICLR", "DebGCD's novelty detector alone, the first row of its Table 12")
+    Options = DetectorAloneOptions
+    cut = TrunkSplit(tuned=2)
+    clusters = True
+    options: DetectorAloneOptions
+
+    def heads(self) -> nn.ModuleDict:
+        classifier = Centres(self.sizes.width, self.sizes.k)
+        detector = OneVsAll(self.sizes.width, self.sizes.known, self.options.heads, self.options.detector.temperature)
+        return nn.ModuleDict({"classifier": classifier, "detector": detector})
+
+    def loss(self, network: Network, batch: Batch, progress: Progress) -> Loss:
+        scores, options = network(batch.tokens)["detector"], self.options.detector
+        total, terms = detector_loss(scores[batch.labelled], batch.y.repeat(2), scores[batch.unlabelled], options)
+        return Loss(options.weight * total, terms)
+
+    def finalise(self, context: Context) -> None:
+        settle_centres(self, context, normalize(context.features(), dim=1))

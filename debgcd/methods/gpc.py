@@ -20,8 +20,7 @@ from debgcd.cluster.prototypes import principal
 from debgcd.config.schedules import Progress
 from debgcd.config.schema import option
 from debgcd.methods.base import About, Batch, Context, Loss
-from debgcd.methods.gcd import GCD, GCDOptions, representation
-from debgcd.methods.kmeans import clustered, fit_detector
+from debgcd.methods.shared import ContrastiveMethod, GCDOptions, clustered, fit_detector, memory_of, representation
 from debgcd.model.network import Network
 from debgcd.system.progress import say
 
@@ -48,7 +47,7 @@ class GPCOptions(GCDOptions):
     gpc: GPCObjective = GPCObjective()
 
 
-class GPC(GCD):
+class GPC(ContrastiveMethod):
     """L_rep, and a contrast with the means of a mixture that splits and merges; there are as many categories as Gaussians."""
 
     about = About(
@@ -59,12 +58,9 @@ class GPC(GCD):
 
     def memory(self, network: Network) -> nn.Module:
         """The Gaussian of each image, how many there are, their means and temperatures."""
-        memory, most = nn.Module(), self._most
-        memory.register_buffer("own", torch.full((self.sizes.images,), -1))
-        memory.register_buffer("count", torch.tensor(self.sizes.k))
-        memory.register_buffer("means", torch.zeros(most, self.sizes.width))
-        memory.register_buffer("temperatures", torch.ones(most))
-        return memory
+        own, count = torch.full((self.sizes.images,), -1), torch.tensor(self.sizes.k)
+        means, temperatures = torch.zeros(self._most, self.sizes.width), torch.ones(self._most)
+        return memory_of(own=own, count=count, means=means, temperatures=temperatures)
 
     @property
     def _most(self) -> int:

@@ -17,7 +17,7 @@ from debgcd.cluster.kmeans import kmeans
 from debgcd.config.schedules import Progress
 from debgcd.config.schema import option
 from debgcd.methods.base import About, Batch, Context, Loss
-from debgcd.methods.gcd import GCD, GCDOptions
+from debgcd.methods.shared import ContrastiveMethod, GCDOptions, memory_of
 from debgcd.model.backbone import TrunkSplit
 from debgcd.model.heads import MLP, Projection, PrototypeProjection
 from debgcd.model.network import Network
@@ -69,7 +69,7 @@ class Sieve(nn.Module):
         return torch.cat([z, code, mask, self.category(mask * code * self.get_buffer("weight"))], 1)
 
 
-class InfoSieve(GCD):
+class InfoSieve(ContrastiveMethod):
     """GCD's contrasts by distance with pseudo-labels, the same on codes, and codes as short as the known classes allow."""
 
     about = About("InfoSieve", 2023, "NeurIPS", "codes of bits, cut to the length that a category needs")
@@ -85,9 +85,7 @@ class InfoSieve(GCD):
 
     def memory(self, network: Network) -> nn.Module:
         """The pseudo-label of each image."""
-        memory = nn.Module()
-        memory.register_buffer("guess", torch.zeros(self.sizes.images, dtype=torch.int64))
-        return memory
+        return memory_of(guess=torch.zeros(self.sizes.images, dtype=torch.int64))
 
     def before_epoch(self, context: Context, progress: Progress) -> None:
         network, share = context.network, progress.epoch / progress.epochs

@@ -16,10 +16,9 @@ from debgcd import losses
 from debgcd.config.schedules import Progress
 from debgcd.config.schema import Options, option
 from debgcd.data.views import PLAIN, STRONG, Kinds
-from debgcd.methods.base import About, Batch, Context, FirstStage, Loss, Method
-from debgcd.methods.simgcd import BaselineOptions, WarmStart, start_prototypes
-from debgcd.model.heads import Prototypes
-from debgcd.model.network import Network, Output, Teacher
+from debgcd.methods.base import About, Batch, Context, FirstStage, Loss
+from debgcd.methods.shared import BaselineOptions, PrototypeMethod, WarmStart
+from debgcd.model.network import Network, Teacher
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class MuGCDOptions(Options):
         return None
 
 
-class MuGCD(Method):
+class MuGCD(PrototypeMethod):
     """(1 − λ) (distillation from the teacher − ε H(p̄)) + λ cross-entropy, on strong views; then the teacher follows."""
 
     about = About("μGCD", 2023, "NeurIPS", "the student sees strong views, its moving average weak ones")
@@ -52,14 +51,11 @@ class MuGCD(Method):
     first = "gcd"
     options: MuGCDOptions
 
-    def heads(self) -> nn.ModuleDict:
-        return nn.ModuleDict({"classifier": Prototypes(self.sizes.width, self.sizes.k)})
-
     def memory(self, network: Network) -> nn.Module:
         return Teacher(network)
 
     def before_training(self, context: Context) -> None:
-        start_prototypes(self, context, self.options.heads.warm_start)
+        super().before_training(context)
         _teacher(context.network).follow(context.network, momentum=0.0)
 
     def loss(self, network: Network, batch: Batch, progress: Progress) -> Loss:
@@ -86,8 +82,9 @@ class MuGCD(Method):
         momentum = losses.momentum(progress.share, self.options.momentum.base, self.options.momentum.end)
         _teacher(network).follow(network, momentum)
 
-    def scores(self, output: Output) -> dict[str, Tensor]:
-        return {"gcd": (output["classifier"] / self.options.baseline.student_temperature).softmax(1)}
+    @property
+    def temperature(self) -> float:
+        return self.options.baseline.student_temperature
 
 
 def _teacher(network: Network) -> Teacher:

@@ -19,7 +19,7 @@ from debgcd.config.schedules import Progress
 from debgcd.config.schema import Options, option
 from debgcd.data.sampler import stream_seed
 from debgcd.methods.base import About, Batch, Context, Loss, Method
-from debgcd.methods.simgcd import WarmStart, warm_prototypes
+from debgcd.methods.shared import WarmStart, memory_of, warm_prototypes
 from debgcd.model.heads import Classifier, Projection
 from debgcd.model.network import Network
 
@@ -81,9 +81,7 @@ class OpenCon(Method):
 
     def memory(self, network: Network) -> nn.Module:
         """Where the prototypes are after the step."""
-        memory = nn.Module()
-        memory.register_buffer("moved", torch.zeros_like(network.get_buffer("heads.classifier.weight")))
-        return memory
+        return memory_of(moved=torch.zeros_like(network.get_buffer("heads.classifier.weight")))
 
     def before_training(self, context: Context) -> None:
         weight = context.network.get_buffer("heads.classifier.weight")

@@ -15,10 +15,9 @@ from torch import Tensor, nn
 from debgcd import losses
 from debgcd.config.schedules import Progress
 from debgcd.config.schema import Options, option
-from debgcd.methods.base import About, Batch, Context, Loss, Method
-from debgcd.methods.simgcd import WarmStart, start_prototypes
-from debgcd.model.heads import Prototypes
-from debgcd.model.network import Network, Output
+from debgcd.methods.base import About, Batch, Context, Loss
+from debgcd.methods.shared import PrototypeMethod, WarmStart, memory_of
+from debgcd.model.network import Network
 
 
 @dataclass(frozen=True)
@@ -38,24 +37,16 @@ class ORCAOptions(Options):
     orca: ORCAObjective = ORCAObjective()
 
 
-class ORCA(Method):
+class ORCA(PrototypeMethod):
     """Cross-entropy with a margin that follows the uncertainty, pairs that agree, and categories used alike."""
 
     about = About("ORCA", 2022, "ICLR", "a margin holds known classes back while unlabelled images are uncertain")
     Options: ClassVar[type[Options]] = ORCAOptions
     options: ORCAOptions
 
-    def heads(self) -> nn.ModuleDict:
-        return nn.ModuleDict({"classifier": Prototypes(self.sizes.width, self.sizes.k)})
-
     def memory(self, network: Network) -> nn.Module:
         """The margin, fixed for an epoch."""
-        memory = nn.Module()
-        memory.register_buffer("margin", torch.zeros(()))
-        return memory
-
-    def before_training(self, context: Context) -> None:
-        start_prototypes(self, context, self.options.heads.warm_start)
+        return memory_of(margin=torch.zeros(()))
 
     def before_epoch(self, context: Context, progress: Progress) -> None:
         """ū over all unlabelled images, as the network stands."""
@@ -84,5 +75,6 @@ class ORCA(Method):
         }
         return Loss(total, terms)
 
-    def scores(self, output: Output) -> dict[str, Tensor]:
-        return {"gcd": (output["classifier"] / self.options.orca.temperature).softmax(1)}
+    @property
+    def temperature(self) -> float:
+        return self.options.orca.temperature

@@ -17,12 +17,11 @@ from debgcd.config.schedules import Progress
 from debgcd.config.schema import Config, option
 from debgcd.errors import UsageError
 from debgcd.methods.base import About, Batch, Context, Loss
-from debgcd.methods.gcd import GCD, GCDOptions, representation
-from debgcd.methods.kmeans import fit_detector, settle_centres
+from debgcd.methods.shared import ContrastiveMethod, GCDOptions, fit_detector, representation, settle_centres
 from debgcd.model.backbone import Backbone, TrunkSplit
 from debgcd.model.heads import Centres, Part
 from debgcd.model.network import Network, Output, Queue, Teacher
-from debgcd.novelty.distance import DistanceDetector
+from debgcd.novelty.one_vs_all import DistanceDetector
 
 HALVES = ("cls", "prompts")  # of the feature; each has a projection and a memory
 
@@ -62,7 +61,7 @@ class Memory(nn.Module):
         return network.memory
 
 
-class PromptCAL(GCD):
+class PromptCAL(ContrastiveMethod):
     """GCD with prompts; in the second stage against a teacher, and with agreed neighbours as further positives."""
 
     about = About(

@@ -9,15 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from debgcd import losses
 from debgcd.config.schedules import Progress
 from debgcd.config.schema import Options, option
-from debgcd.methods.base import About, Batch, Context, Loss, Method
-from debgcd.methods.simgcd import WarmStart, start_prototypes
-from debgcd.model.heads import Prototypes
-from debgcd.model.network import Network, Output
+from debgcd.methods.base import About, Batch, Loss
+from debgcd.methods.shared import PrototypeMethod, WarmStart
+from debgcd.model.network import Network
 
 
 @dataclass(frozen=True)
@@ -36,18 +35,12 @@ class RankStatsOptions(Options):
     rankstats: RankStatsObjective = RankStatsObjective()
 
 
-class RankStats(Method):
+class RankStats(PrototypeMethod):
     """Labels for the first M rows, pairs by rank statistics for all K, and two views that agree."""
 
     about = About("RankStats+", 2022, "CVPR", "images whose features have the same largest dimensions form pairs")
     Options: ClassVar[type[Options]] = RankStatsOptions
     options: RankStatsOptions
-
-    def heads(self) -> nn.ModuleDict:
-        return nn.ModuleDict({"classifier": Prototypes(self.sizes.width, self.sizes.k)})
-
-    def before_training(self, context: Context) -> None:
-        start_prototypes(self, context, self.options.heads.warm_start)
 
     def loss(self, network: Network, batch: Batch, progress: Progress) -> Loss:
         """As in the public code: labels and ranks from the first views, pairs of a first and a second view."""
@@ -69,5 +62,6 @@ class RankStats(Method):
         }
         return Loss(supervised + pairs + weight * consistency, terms)
 
-    def scores(self, output: Output) -> dict[str, Tensor]:
-        return {"gcd": (output["classifier"] / self.options.rankstats.temperature).softmax(1)}
+    @property
+    def temperature(self) -> float:
+        return self.options.rankstats.temperature

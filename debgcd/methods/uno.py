@@ -20,6 +20,7 @@ from debgcd.config.schedules import Progress
 from debgcd.config.schema import Options, option
 from debgcd.data.views import PLAIN, SMALL, Kinds
 from debgcd.methods.base import About, Batch, Context, Loss, Method
+from debgcd.methods.shared import memory_of
 from debgcd.model.heads import Classifier, Projection, Prototypes, merged
 from debgcd.model.network import Network, Output
 
@@ -116,9 +117,7 @@ class UNO(Method):
 
     def memory(self, network: Network) -> nn.Module:
         """The summed loss of each head in this epoch."""
-        memory = nn.Module()
-        memory.register_buffer("sums", torch.zeros(self.options.heads.count))
-        return memory
+        return memory_of(sums=torch.zeros(self.options.heads.count))
 
     def before_epoch(self, context: Context, progress: Progress) -> None:
         context.network.get_buffer("memory.sums").zero_()

@@ -18,8 +18,7 @@ from debgcd import losses
 from debgcd.config.schedules import Progress
 from debgcd.config.schema import option
 from debgcd.methods.base import About, Batch, Context, Loss
-from debgcd.methods.gcd import GCD, GCDOptions, representation
-from debgcd.methods.kmeans import clustered
+from debgcd.methods.shared import ContrastiveMethod, GCDOptions, clustered, memory_of, representation
 from debgcd.model.heads import Projection, PrototypeProjection
 from debgcd.model.network import Network
 
@@ -53,7 +52,7 @@ class Experts(nn.Module):
         return torch.stack([projection(feature) for projection in self.projections], 1)
 
 
-class XCon(GCD):
+class XCon(ContrastiveMethod):
     """L_rep over all images + weight · L_rep within each part; the categories come from clustering, as for GCD."""
 
     about = About("XCon", 2022, "BMVC", "GCD's contrast once more, within eight parts of the data that look alike")
@@ -67,9 +66,7 @@ class XCon(GCD):
 
     def memory(self, network: Network) -> nn.Module:
         """The part of each image."""
-        memory = nn.Module()
-        memory.register_buffer("part", torch.zeros(self.sizes.images, dtype=torch.int64))
-        return memory
+        return memory_of(part=torch.zeros(self.sizes.images, dtype=torch.int64))
 
     def before_training(self, context: Context) -> None:
         parts = min(self.options.experts.count, len(context.label))

@@ -1,6 +1,6 @@
 """The interface of a novelty detector: a head on the feature that separates images of known classes from new ones.
 
-`one_vs_all.py` is trained by a loss; `vote.py` and `distance.py` are fitted to the features of all training images. What a
+`OneVsAll` is trained by a loss; `Neighbours` and `DistanceDetector` are fitted to the features of all training images. What a
 fitted detector says before the first step is remembered for training (`remember`, `remembered`), because the features change.
 """
 

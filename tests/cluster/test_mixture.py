@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from debgcd.cluster.communities import communities
+from debgcd.cluster.graphs import communities
 from debgcd.cluster.mixture import Prior, log_marginal, log_split, split_and_merge
 
 

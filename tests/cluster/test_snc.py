@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from debgcd.cluster.snc import levels, merged_to
+from debgcd.cluster.graphs import levels, merged_to
 
 
 def clouds(

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from debgcd.errors import UsageError
-from debgcd.methods.kmeans import known_first
+from debgcd.methods.shared import known_first
 from debgcd.model.network import Output
 
 

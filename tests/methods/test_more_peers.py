@@ -332,7 +332,7 @@ def test_gpc_keeps_its_categories_where_most_axes_are_noise() -> None:
     with torch.no_grad():
         for step in range(8):
             method.before_epoch(context(network, lambda: wide, label), at(step / 10))
-    assert method.categories(network) == 6
+    assert int(network.get_buffer("memory.count")) == 6
 
 
 class Wide(Little):
@@ -367,10 +367,12 @@ def test_gpc_finds_as_many_categories_as_there_are_gaussians() -> None:
     where = context(network, lambda: features, label)
     with torch.no_grad():
         method.before_epoch(where, at(0.0))
-        assert method.categories(network) == K and (network.get_buffer("memory.own") == -1).all()  # it warms up
+        assert (
+            int(network.get_buffer("memory.count")) == K and (network.get_buffer("memory.own") == -1).all()
+        )  # it warms up
         for step in range(1, 8):
             method.before_epoch(where, at(step / 10))
-        assert method.categories(network) == 6
+        assert int(network.get_buffer("memory.count")) == 6
         method.finalise(where)
     assert network.heads["classifier"].weight.shape == (6, WIDTH)
     said = network.from_feature(features, method.answers)["classifier"].argmax(1)
@@ -386,7 +388,7 @@ def test_gpc_splits_by_chance_too() -> None:
         network, method = made(chosen, 120)
         with torch.no_grad():
             method.before_epoch(context(network, lambda: features, torch.full((120,), -1)), at(0.1))
-        found[chance] = method.categories(network)
+        found[chance] = int(network.get_buffer("memory.count"))
     assert found[0.0] == K and found[1.0] != K
 
 

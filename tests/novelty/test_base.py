@@ -12,8 +12,7 @@ from debgcd.model.backbone import Backbone
 from debgcd.model.heads import Part
 from debgcd.model.network import Network
 from debgcd.novelty.base import Detector, detector_of, exceeded_by_few, novelty, remember, remembered
-from debgcd.novelty.distance import DistanceDetector
-from debgcd.novelty.one_vs_all import DetectorShape, OneVsAll
+from debgcd.novelty.one_vs_all import DetectorShape, DistanceDetector, OneVsAll
 from debgcd.novelty.vote import Neighbours, voted
 
 WIDTH, KNOWN, IMAGES = 6, 2, 30

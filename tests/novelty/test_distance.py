@@ -12,8 +12,8 @@ from torch.nn.functional import normalize
 
 from debgcd.evaluate import novelty_auroc
 from debgcd.losses import novelty
-from debgcd.novelty import distance as module
-from debgcd.novelty.distance import DistanceDetector
+from debgcd.novelty import one_vs_all as module
+from debgcd.novelty.one_vs_all import DistanceDetector
 
 WIDTH, KNOWN = 6, 3
 

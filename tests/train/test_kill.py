@@ -272,9 +272,9 @@ def test_killed_before_and_after_clustering(
     whole, run = tmp_path / "whole", tmp_path / "run"
     assert debgcd(arguments(shared_folder, whole, "--method", method), tmp_path / "log") == 0
     words = arguments(shared_folder, run, "--method", method)
-    assert debgcd(words, tmp_path / "log", at_call("debgcd.methods.kmeans.kmeans", 1)) == -signal.SIGKILL
+    assert debgcd(words, tmp_path / "log", at_call("debgcd.methods.shared.kmeans", 1)) == -signal.SIGKILL
     again = ["resume", str(run), "--no-report"]
-    assert debgcd(again, tmp_path / "log", at_call("debgcd.methods.kmeans.kmeans", 1, after=True)) == -signal.SIGKILL
+    assert debgcd(again, tmp_path / "log", at_call("debgcd.methods.shared.kmeans", 1, after=True)) == -signal.SIGKILL
     assert debgcd(again, tmp_path / "log") == 0
     assert result(run) == result(whole)
 
@@ -407,6 +407,6 @@ def test_ctrl_c_in_the_last_step_saves_it(on_bank: Reference, tmp_path: Path) ->
 
 def test_ctrl_c_while_clusters_are_sought(shared_folder: Path, arguments: Arguments, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    hook = at_call("debgcd.methods.kmeans.kmeans", 1, lambda: os.kill(os.getpid(), signal.SIGINT))
+    hook = at_call("debgcd.methods.shared.kmeans", 1, lambda: os.kill(os.getpid(), signal.SIGINT))
     assert debgcd(arguments(shared_folder, run, "--method", "kmeans"), tmp_path / "log", hook) == 130
     assert not (run / "predictions.csv").exists()

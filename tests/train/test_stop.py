@@ -28,7 +28,7 @@ PHASES = {
     "hashing images": "debgcd.data.fingerprints._digest",
     "beginning": "debgcd.train.train.create_run",
     "building a bank": "debgcd.tokens.bank._passes",
-    "clustering": "debgcd.methods.kmeans.kmeans",
+    "clustering": "debgcd.methods.shared.kmeans",
     "training": "debgcd.model.optimiser.SGD.step",
     "evaluating": "debgcd.train.finish.unlabelled",
     "finishing": "debgcd.train.finish.save_model",

@@ -1,4 +1,6 @@
-"""Selective neighbour clustering (Hao et al. 2024): FINCH in which labelled points of one class form chains.
+"""Clusters of a graph of nearest neighbours: Infomap (`communities`), and selective neighbour clustering (`levels`).
+
+Selective neighbour clustering (Hao et al. 2024) is FINCH in which labelled points of one class form chains:
 
     nearest neighbours, and chains of the labelled -> connected components -> means -> the same again, until nothing changes
 
@@ -145,3 +147,36 @@ def _means(unit: Tensor, clusters: NDArray[np.int64], count: int) -> Tensor:
     at = torch.from_numpy(clusters).to(unit.device)
     sums = torch.zeros(count, unit.shape[1], dtype=unit.dtype, device=unit.device).index_add_(0, at, unit)
     return sums / torch.bincount(at, minlength=count)[:, None]
+
+
+def communities(
+    points: Tensor, label: Tensor, *, neighbours: int = 14, least: float = 0.6, smallest: int = 5
+) -> NDArray[np.int64]:
+    """The cluster of each point, -1 where it is in none of `smallest` points or more: points (N, d), label (N,) -> (N,).
+
+    Each point links to its nearest neighbours by cosine, if they are at least so similar. Between two labelled points of
+    one class the link is as strong as the strongest of the first one.
+    """
+    from infomap import Infomap
+
+    unit = normalize(points.detach().float(), dim=1)
+    y = label.cpu().numpy()
+    count = min(neighbours, len(unit) - 1)
+    graph = Infomap("--two-level --directed --silent")
+    for start in range(0, len(unit) if count > 0 else 0, BLOCK):
+        similarity = unit[start : start + BLOCK] @ unit.T
+        own_place = torch.arange(len(similarity), device=unit.device)
+        similarity[own_place, start + own_place] = -torch.inf
+        best = similarity.topk(count, dim=1)
+        values, nearest = best.values.double().cpu().numpy(), best.indices.cpu().numpy()
+        own = y[start : start + len(values), None]
+        weights = np.where((own >= 0) & (y[nearest] == own), values[:, :1], values)
+        for row, column in zip(*np.nonzero((values >= least) & (weights > 0)), strict=True):
+            graph.add_link(start + int(row), int(nearest[row, column]), float(weights[row, column]))
+    found = np.full(len(unit), -1)
+    if graph.num_links:
+        for node, module in graph.run().modules().items():
+            found[node] = module
+    kinds, numbered, sizes = np.unique(found, return_inverse=True, return_counts=True)
+    keep = (kinds >= 0) & (sizes >= smallest)
+    return np.where(keep, np.cumsum(keep) - 1, -1)[numbered]
