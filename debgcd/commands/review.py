@@ -59,17 +59,17 @@ def _apply(log: Log, other: Path) -> None:
 
 def _page(options: argparse.Namespace, run: Run, log: Log) -> None:
     """Serve the page until it is stopped; the URL is printed as soon as it can be opened."""
-    from debgcd.review.page.desk import Desk
     from debgcd.review.page.pictures import Pictures
     from debgcd.review.page.server import HOST, build, listen, require_packages, serve
+    from debgcd.review.page.session import ReviewSession
     from debgcd.system.machine import cache_folder
 
     require_packages()
     cache = cache_folder(options.cache or run.config.run.cache)
     with closing(listen(options.port)) as place:
         port = place.getsockname()[1]
-        with closing(Desk(run, log, cache)) as desk, closing(Pictures(*desk.images, cache)) as pictures:
-            guard = build(desk, pictures, port)
+        with closing(ReviewSession(run, log, cache)) as session, closing(Pictures(*session.images, cache)) as pictures:
+            guard = build(session, pictures, port)
             url = f"http://{HOST}:{port}/?token={guard.token}"
             print(url, flush=True)
             if not options.no_browser:

@@ -150,9 +150,8 @@ class Log:
 
     def act(self, values: Mapping[str, Any]) -> Line:
         """Save an act and change the state; returns its line. A UsageError, and nothing saved, if it does not apply."""
-        line = {**values, "at": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}", "id": uuid.uuid4().hex[:12]}
-        if line.get("act") == "move" and str(line.get("to")) not in self.review.categories:
-            line["begins"] = True  # in a merged log, another may have taken the same id for something else
+        stamp = {"at": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}", "id": uuid.uuid4().hex[:12]}
+        line = self.review.completed({**values, **stamp})
         self._append(line)
         self._carry()
         return line

@@ -19,8 +19,9 @@ from debgcd.run.categories import Category
 OPEN, ACCEPTED, REJECTED = "open", "accepted", "rejected"
 STATUS = {"accept": ACCEPTED, "reject": REJECTED, "reopen": OPEN}
 NEW = re.compile(r"new-\d{2,9}")  # what an id of a discovered category looks like
-LONGEST = 200  # characters of a name
+NAME_LENGTH = 200  # characters of a name, at most
 Line = dict[str, Any]  # an act: act, at, id, and what it is about
+Paths = Callable[[Line], list[str]]  # the paths of the images that a request of the page numbers
 
 
 @dataclass(frozen=True)
@@ -87,11 +88,11 @@ class State:
         return [image for image in self.images if self.category[image] == category]
 
     def living(self, category: str) -> ReviewedCategory:
-        """The category that this one is by now."""
-        found = self.categories[category]
-        while found.merged_into is not None:
-            found = self.categories[found.merged_into]
-        return found
+        """The category itself, or the one that it was merged into in the end."""
+        successor = self.categories[category]
+        while successor.merged_into is not None:
+            successor = self.categories[successor.merged_into]
+        return successor
 
     def next_id(self, after: Iterable[str] = ()) -> str:
         """An id that no act, undone or not, ever gave to a category; `after`: ids that are about to be given."""
@@ -112,12 +113,20 @@ class State:
                     here[key] = value
         return back
 
+    def completed(self, line: Line) -> Line:
+        """The line of a new act as the log keeps it."""
+        if line.get("act") == "move" and str(line.get("to")) not in self.categories:
+            line["begins"] = True  # in a merged log, another may have taken the same id for something else
+        return line
+
+    def lines(self, asked: Line, paths: Paths) -> list[Line]:
+        """The lines of an act that the page asks for, one or two, with paths instead of numbers and ids for new categories."""
+        return _act(asked).lines(self, asked, paths)
+
     def change(self, line: Line) -> Change:
-        kind = line.get("act")
-        if not isinstance(kind, str) or kind not in ACTS:
-            raise UsageError(f"there is no act {kind!r:.40}{suggest(str(kind), [*ACTS, 'undo', 'redo'])}")
+        """What an act would change; a UsageError if it does not apply."""
         change = Change()
-        ACTS[kind](self, line, change)
+        _act(line).apply(self, line, change)
         change.mark = {image: mark for image, mark in change.mark.items() if mark != self.mark.get(image)}
         moved = {image: to for image, to in change.category.items() if to != self.category[image]}
         count = Counter(moved.values())
@@ -229,21 +238,61 @@ class State:
         return ReviewedCategory(id, id, known=False)
 
 
-ACTS: dict[str, Callable[[State, Line, Change], None]] = {
-    "name": State._name,
-    "merge": State._merge,
-    "move": State._move,
-    "split": State._split,
-    **dict.fromkeys(STATUS, State._judge),
+def _copied(*keys: str) -> Callable[[State, Line, Paths], list[Line]]:
+    """One line with these values of the request."""
+    return lambda state, asked, paths: [{"act": asked["act"], **{key: asked.get(key) for key in keys}}]
+
+
+def _move_lines(state: State, asked: Line, paths: Paths) -> list[Line]:
+    to, name = asked.get("to") or state.next_id(), asked.get("name")
+    lines = [{"act": "move", "images": paths(asked), "to": to}]
+    return lines + ([{"act": "name", "category": to, "name": name}] if name else [])
+
+
+def _split_lines(state: State, asked: Line, paths: Paths) -> list[Line]:
+    parts: Line = {}
+    given = asked.get("parts")
+    for images in given if isinstance(given, list) else ():
+        parts[state.next_id(after=parts)] = paths({"images": images})
+    return [{"act": "split", "category": asked.get("category"), "parts": parts}]
+
+
+def _judge_lines(state: State, asked: Line, paths: Paths) -> list[Line]:
+    about = {"images": paths(asked)} if "images" in asked else {"categories": asked.get("categories")}
+    return [{"act": asked["act"], **about}]
+
+
+@dataclass(frozen=True)
+class Act:
+    """A kind of act."""
+
+    apply: Callable[[State, Line, Change], None]  # how it changes the state
+    lines: Callable[[State, Line, Paths], list[Line]]  # what the log gets when the page asks for it
+    begins: Callable[[Line], Any] = lambda line: None  # a list or mapping with the ids of categories that may begin
+
+
+ACTS = {
+    "name": Act(State._name, _copied("category", "name")),
+    "merge": Act(State._merge, _copied("categories", "into")),
+    "move": Act(State._move, _move_lines, lambda line: [line.get("to")]),
+    "split": Act(State._split, _split_lines, lambda line: line.get("parts")),
+    **dict.fromkeys(STATUS, Act(State._judge, _judge_lines)),
 }
 
 
+def _act(line: Line) -> Act:
+    kind = line.get("act")
+    if not isinstance(kind, str) or kind not in ACTS:
+        raise UsageError(f"there is no act {kind!r:.40}{suggest(str(kind), [*ACTS, *TURNS])}")
+    return ACTS[kind]
+
+
 def _texts(line: Line, key: str) -> list[str]:
-    """A list of texts, each once."""
-    found = line.get(key)
-    if not isinstance(found, list) or not found or not all(isinstance(each, str) for each in found):
+    """A list of texts, without duplicates."""
+    texts = line.get(key)
+    if not isinstance(texts, list) or not texts or not all(isinstance(each, str) for each in texts):
         raise UsageError(f"{line['act']}: {key} must be a list of texts with at least one")
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(texts))
 
 
 def proper_name(name: Any) -> str:
@@ -251,8 +300,8 @@ def proper_name(name: Any) -> str:
     if not isinstance(name, str):
         raise UsageError(f"a name must be text, not {name!r:.80}")
     name = unicodedata.normalize("NFC", name.strip())
-    if len(name) > LONGEST:
-        raise UsageError(f"a name may have {LONGEST} characters, not {len(name)}")
+    if len(name) > NAME_LENGTH:
+        raise UsageError(f"a name may have {NAME_LENGTH} characters, not {len(name)}")
     if any(unicodedata.category(letter) in ("Cc", "Cs", "Zl", "Zp") for letter in name):
         raise UsageError(f"a name must be one line of printable text, not {name!r:.80}")
     return name
@@ -372,7 +421,8 @@ class Review(State):
 
 def _begun(line: Line) -> list[str]:
     """The ids that may begin with an act."""
-    ids = line.get("parts") if line.get("act") == "split" else [line.get("to")] if line.get("act") == "move" else []
+    kind = line.get("act")
+    ids = ACTS[kind].begins(line) if isinstance(kind, str) and kind in ACTS else None
     return [id for id in ids if isinstance(id, str)] if isinstance(ids, dict | list) else []
 
 

@@ -96,7 +96,7 @@ WAYS = [
     "/../pyproject.toml",
     "/files/../server.py",
     "/files/..%2fserver.py",
-    "/files/%2e%2e/desk.py",
+    "/files/%2e%2e/session.py",
     "/files//etc/passwd",
 ]
 WAYS += [

@@ -124,9 +124,9 @@ def measure_trunk(session: Session) -> list[Line]:
                 "bare": Work(lambda: bare.trunk(empty), count),  # noqa: B023
             }
             seconds = session.seconds(works, report)
-        rates = [bare.flops / seconds[name] / 1e9 for name in works]
+        own, other = (bare.flops / seconds[name] / 1e9 for name in works)
         what = f"{shape.name}, products of {shape.depth - TUNED_BLOCKS} blocks in {trunk_type()}, against bare products"
-        lines.append(Line("trunk", what, "GFLOP/s", *rates, at_least=goal(shape, "trunk")))
+        lines.append(Line("trunk", what, "GFLOP/s", own, other, at_least=goal(shape, "trunk")))
     return lines
 
 
@@ -279,9 +279,9 @@ def measure_decode(session: Session) -> list[Line]:
         paths = photographs(session, size, count)
         megabytes = sum(path.stat().st_size for path in paths) / len(paths) / 1e6
         seconds = decode_seconds(session, size, count)
-        milliseconds = [1000 * seconds[who] for who in ("ours", "plain")]
+        own, other = (1000 * seconds[who] for who in ("ours", "plain"))
         what = f"{name} JPEG ({megabytes:.2g} MB) to short side {short}"
-        lines.append(Line("decode", what, "ms", *milliseconds, at_least=DECODE_GOALS.get(name)))
+        lines.append(Line("decode", what, "ms", own, other, at_least=DECODE_GOALS.get(name)))
         lines.append(_same_features(name, paths, short, sizes.views.crop))
     return lines
 

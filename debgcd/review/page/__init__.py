@@ -1,7 +1,7 @@
 """Select, name, merge, split, undo: a run corrected by hand, in a page that only this machine can open.
 
 - `server`: FastAPI behind a guard: token, Host, Origin, size of bodies
-- `desk`: acts in, changes out
+- `session`: acts in, changes out
 - `pictures`: thumbnails from worker processes
 - `similar`: what looks alike
 """

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs
 
 from debgcd.errors import DataError, UsageError
-from debgcd.review.page.desk import Desk
 from debgcd.review.page.pictures import Pictures
+from debgcd.review.page.session import ReviewSession
 from debgcd.system.files import parse_json
 from debgcd.system.machine import optional
 
@@ -198,7 +198,7 @@ def serve(app: App, place: socket.socket) -> None:
     uvicorn.Server(settings).run(sockets=[place])
 
 
-def said(value: Any, status: int = 200) -> "Response":
+def json_response(value: Any, status: int = 200) -> "Response":
     """A value as JSON."""
     from fastapi import Response
 
@@ -209,11 +209,11 @@ def said(value: Any, status: int = 200) -> "Response":
 def answered(work: Callable[[], dict[str, Any]]) -> "Response":
     """What the work returns, or what went wrong."""
     try:
-        return said(work())
+        return json_response(work())
     except UsageError as error:
-        return said({"error": str(error)}, 409)
+        return json_response({"error": str(error)}, 409)
     except (DataError, OSError) as error:
-        return said({"error": f"not saved: {error}"}, 507)
+        return json_response({"error": f"not saved: {error}"}, 507)
 
 
 def picture(made: Callable[[int], bytes | str], number: int, count: int) -> "Response":
@@ -226,7 +226,7 @@ def picture(made: Callable[[int], bytes | str], number: int, count: int) -> "Res
     return Response(found, 200, FOR_EVER, "image/webp")
 
 
-def build(desk: Desk, pictures: Pictures, port: int) -> Guard:
+def build(session: ReviewSession, pictures: Pictures, port: int) -> Guard:
     """The whole app; `token` of what is returned goes into the first URL."""
     from fastapi import FastAPI, Request, Response
 
@@ -253,28 +253,31 @@ def build(desk: Desk, pictures: Pictures, port: int) -> Guard:
 
     @app.get("/api/about")
     def about() -> Response:
-        return answered(desk.about)
+        return answered(session.about)
 
     @app.get("/api/changes")
     def changes(since: int = -1) -> Response:
-        return answered(lambda: desk.changes(since))
+        return answered(lambda: session.changes(since))
 
     @app.get("/api/similarity")
     def similarity() -> Response:
-        return answered(desk.similarity)
+        return answered(session.similarity)
 
-    works = {work.__name__: work for work in (desk.act, desk.undo, desk.redo, desk.split, desk.like, desk.near)}
+    works = {
+        work.__name__: work
+        for work in (session.act, session.undo, session.redo, session.split, session.like, session.near)
+    }
 
     @app.post("/api/{name}")
     def ask(name: str, request: Request) -> Response:
         if name not in works:
-            return said({"error": "there is no such request"}, 404)
+            return json_response({"error": "there is no such request"}, 404)
         try:
             asked = parse_json(request.scope[BODY])
             if not isinstance(asked, dict):
                 raise ValueError("it is no object")
         except ValueError as error:
-            return said({"error": f"this is not the JSON that was expected: {error}"}, 400)
+            return json_response({"error": f"this is not the JSON that was expected: {error}"}, 400)
         return answered(lambda: works[name](asked))
 
     return Guard(app, port)

@@ -15,19 +15,19 @@ from debgcd.data.image.crop import Picture
 from debgcd.errors import DataError, UsageError
 from debgcd.review.log import LOG, Log, read_log
 from debgcd.review.page.similar import Similar
-from debgcd.review.state import ACCEPTED, OPEN, REJECTED, Line
+from debgcd.review.state import ACCEPTED, OPEN, REJECTED
 from debgcd.run.directory import Run, read_digests
 from debgcd.run.predictions import read_predictions
 
 STATUS = [OPEN, ACCEPTED, REJECTED]
 EXAMPLES = 6  # labelled images shown of a known class
-SHOWN = 5  # acts that do not apply, in a message
+PROBLEMS_SHOWN = 5  # acts that do not apply, in one answer
 
 Ids = NDArray[np.int64]
 Asked = dict[str, Any]  # the body of a request
 
 
-class Desk:
+class ReviewSession:
     """One review, open in any number of windows. Its methods may be called by several threads.
 
     Images are numbered: the unlabelled ones in the order of predictions.csv, then the labelled ones that are shown as
@@ -68,16 +68,16 @@ class Desk:
         return [manifest.paths[row] for row in rows], [digests[row] for row in rows]
 
     def about(self) -> dict[str, Any]:
-        """What never changes: the run's name, and what its model said of each image, one list per column."""
+        """What never changes: the run's name, and its predictions, one list per column."""
         manifest = self._run.manifest
         number = {id: i for i, id in enumerate(self._ids)}
-        said = read_predictions(self._run.predictions)
-        leads = zip(said["top1_p"], said["top2_p"], strict=True)
+        predicted = read_predictions(self._run.predictions)
+        leads = zip(predicted["top1_p"], predicted["top2_p"], strict=True)
         columns: dict[str, list[int | None]] = {
-            "confidence": [round(1000 * value) for value in said["confidence"]],
-            "novelty": [None if value is None else round(1000 * value) for value in said["novelty"]],
+            "confidence": [round(1000 * value) for value in predicted["confidence"]],
+            "novelty": [None if value is None else round(1000 * value) for value in predicted["novelty"]],
             "lead": [round(1000 * (first - (second or 0))) for first, second in leads],
-            "second": [number.get(id) for id in said["top2_id"]],
+            "second": [number.get(id) for id in predicted["top2_id"]],
         }
         every = manifest.training_paths
         paths = [str(every[i]) for i in self._training]
@@ -99,7 +99,7 @@ class Desk:
     def act(self, asked: Asked) -> dict[str, Any]:
         """Save what the reviewer did, as one act or two; a UsageError if it does not apply."""
         with self._lock:
-            first, *further = self._lines(asked)
+            first, *further = self._log.review.lines(asked, self._paths)
             begun = self._log.act(first)["id"]
             try:
                 for line in further:
@@ -203,31 +203,8 @@ class Desk:
             ],
             "undo": review.can_undo is not None,
             "redo": review.can_redo is not None,
-            "problems": list(review.problems.values())[:SHOWN],
+            "problems": list(review.problems.values())[:PROBLEMS_SHOWN],
         }
-
-    def _lines(self, asked: Asked) -> list[Line]:
-        """The acts for the log: what the page asks for, with paths instead of numbers and ids for what is new."""
-        kind, name, fresh = asked.get("act"), asked.get("name"), self._log.review.next_id
-        if kind == "name":
-            return [{"act": kind, "category": asked.get("category"), "name": name}]
-        if kind == "merge":
-            return [{"act": kind, "categories": asked.get("categories"), "into": asked.get("into")}]
-        if kind == "move":
-            to = asked.get("to") or fresh()
-            lines = [{"act": kind, "images": self._paths(asked), "to": to}]
-            return lines + ([{"act": "name", "category": to, "name": name}] if name else [])
-        if kind == "split":
-            ids: list[str] = []
-            parts = asked.get("parts")
-            for _ in parts if isinstance(parts, list) else ():
-                ids.append(fresh(after=ids))
-            images = [self._paths({"images": part}) for part in parts or ()]
-            return [{"act": kind, "category": asked.get("category"), "parts": dict(zip(ids, images, strict=True))}]
-        if kind in ("accept", "reject", "reopen"):
-            what = {"images": self._paths(asked)} if "images" in asked else {"categories": asked.get("categories")}
-            return [{"act": kind, **what}]
-        raise UsageError(f"there is no act {kind!r:.40}")
 
     def _paths(self, asked: Asked) -> list[str]:
         images = self._log.review.images
@@ -239,7 +216,7 @@ class Desk:
         count = len(self._category)
         if not isinstance(images, list) or not all(type(i) is int and 0 <= i < count for i in images):
             raise UsageError(f"images must be a list of numbers below {count}")
-        found = np.unique(np.array(images, np.int64))
-        if len(found) < least:
+        selected = np.unique(np.array(images, np.int64))
+        if len(selected) < least:
             raise UsageError("no image is selected" if least == 1 else f"this needs at least {least} images")
-        return found
+        return selected
