@@ -17,7 +17,7 @@ from torch.nn.functional import normalize
 from debgcd.data.image.decode import decode
 from debgcd.data.loader import default_workers
 from debgcd.data.manifest import from_paths
-from debgcd.data.views import CENTRE, cut_view, resize_short_side
+from debgcd.data.views import CENTRE, crop_view, resize_short_side
 from debgcd.infer.infer import infer
 from debgcd.infer.predict import predict
 from debgcd.model.backbone import Backbone, chunk_rows, pick_precision
@@ -322,7 +322,7 @@ def _same_features(name: str, paths: list[Path], short: int, size: int) -> Line:
     """The cosine between lite0's features of both decodings."""
     plain = [torch.from_numpy(plain_way(path, short).copy()).permute(2, 0, 1) for path in paths]
     crops = [
-        torch.stack([cut_view(image, CENTRE[0], size) for image in images])
+        torch.stack([crop_view(image, CENTRE[0], size) for image in images])
         for images in ([own_way(path, short) for path in paths], plain)
     ]
     backbone = load_lite(0)
