@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -80,14 +82,20 @@ def resume(folder: Path, network: Network, optimiser: Optimiser | None, digest: 
         )
     kept = _load(saved[-1], state.tensors, network)
     if optimiser is not None:
-        trained = network.trained()
-        for name, value in (kept | state.facts.get("numbers", {})).items():
-            key, _, parameter = name.partition(".")
-            # torch.optim keeps its counters, tensors without a dimension, on the CPU
-            on_device = isinstance(value, Tensor) and value.ndim
-            value = value.to(trained[parameter].device, copy=True) if on_device else value
-            optimiser.state[trained[parameter]][key] = value
+        with _fitting(saved[-1]):
+            _load_optimiser(optimiser, network, kept | dict(state.facts.get("numbers", {})))
     return state.step
+
+
+def _load_optimiser(optimiser: Optimiser, network: Network, kept: Mapping[str, Tensor | float]) -> None:
+    """Fill the optimiser's state; kept: what `_optimiser_state` returned."""
+    trained = network.trained()
+    for name, value in kept.items():
+        key, _, parameter = name.partition(".")
+        # torch.optim keeps its counters, tensors without a dimension, on the CPU
+        if isinstance(value, Tensor) and value.ndim:
+            value = value.to(trained[parameter].device, copy=True)
+        optimiser.state[trained[parameter]][key] = value
 
 
 def _kind(optimiser: Optimiser | None) -> str | None:
@@ -177,9 +185,16 @@ def _load(place: Path, tensors: dict[str, Tensor], network: Network) -> dict[str
         if name.partition(".")[2] in network.trained() and name not in memory
     }
     model = {name: value for name, value in tensors.items() if name not in memory and name not in optimiser}
-    try:
+    with _fitting(place):
         network.load_state(model)
         network.load_remembered(memory)
-        return optimiser
-    except (KeyError, ValueError) as error:
+    return optimiser
+
+
+@contextmanager
+def _fitting(place: Path) -> Iterator[None]:
+    """Names the checkpoint whose content does not fit the network or the optimiser."""
+    try:
+        yield
+    except (KeyError, ValueError, TypeError) as error:
         raise DataError(f"the checkpoint {place} does not fit this run's configuration ({error}); delete it") from error

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from debgcd.errors import DataError
 from debgcd.methods import create
-from debgcd.methods.base import Sizes
+from debgcd.methods.base import Method, Sizes
 from debgcd.model.network import Network
 from debgcd.system.files import amount, existing, free_bytes
 from debgcd.tokens.bank import missing_views
@@ -81,7 +81,9 @@ def run_bytes(plan: Plan) -> int:
     network = Network(plan.backbone, heads)
     network.memory = method.memory(network)
     model = _bytes(network.state().values())
-    momentum = _bytes(network.trained().values()) if method.trains else 0
+    # SGD keeps one tensor per parameter, optimisers of torch.optim up to three
+    kept = 1 if type(method).optimiser is Method.optimiser else 3
+    momentum = kept * _bytes(network.trained().values()) if method.trains else 0
     # one more before the oldest is deleted
     saved = min(config.run.keep + 1, plan.length.steps // config.run.checkpoint_every + 1)
     best = 2 * model * ((config.model_kept == "best-old") + (config.run.watch == "act" and method.trains))

@@ -21,8 +21,8 @@ OLD = 10**18  # nanoseconds: a time long before any test
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the files whose bytes are read, as it happens."""
     names: list[str] = []
-    original = contents._digest
-    monkeypatch.setattr(contents, "_digest", lambda path: names.append(path.name) or original(path))
+    original = contents.file_digest
+    monkeypatch.setattr(contents, "file_digest", lambda path: names.append(path.name) or original(path))
     return names
 
 

@@ -172,8 +172,8 @@ def test_the_hash_depends_on_the_box_and_a_file_is_read_once(
     photo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[object] = []
-    original: Callable[..., bytes] = contents._digest
-    monkeypatch.setattr(contents, "_digest", lambda path: read.append(path) or original(path))
+    original: Callable[..., bytes] = contents.file_digest
+    monkeypatch.setattr(contents, "file_digest", lambda path: read.append(path) or original(path))
     one, two = Crop(photo, (0, 0, 10, 10)), Crop(photo, (0, 0, 10, 11))
     found = read_contents([one, two, photo], tmp_path / "cache")
     assert len(read) == 1 and len(set(found.digests)) == 1

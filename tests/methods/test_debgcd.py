@@ -48,7 +48,7 @@ ABLATIONS = {
 
 def asked(output: Output, chosen: Config) -> Output:
     """Only the heads that the ablation has."""
-    switches = chosen.ablation
+    switches = chosen.options.ablation
     debiased, detector = switches.debiased and switches.auxiliary, switches.detector
     kept = {"classifier", "projection", *["debiased"] * debiased, *["detector"] * detector}
     return Output(output.feature, {name: said for name, said in output.heads.items() if name in kept})

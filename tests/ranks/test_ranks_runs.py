@@ -472,7 +472,7 @@ def test_ranks_that_see_other_images(job: Job, tmp_path: Path) -> None:
         return b"x" * 32
 
     def install() -> None:
-        replaced("debgcd.data.fingerprints._digest", other)()
+        replaced("debgcd.data.fingerprints.file_digest", other)()
         replaced("debgcd.data.fingerprints._known", lambda paths, cache: {})()
 
     codes = together(job.words(tmp_path / "run"), tmp_path / "logs", hooks={1: install})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from debgcd import config as configuration
-from debgcd.datasets import paper
+from debgcd.datasets import facts
 from debgcd.datasets.facts import Number
 from debgcd.errors import UsageError
 from debgcd.methods import METHODS
@@ -24,11 +24,11 @@ def test_every_table_of_results_has_one() -> None:
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_rows_and_sets_are_those_of_the_paper(name: str) -> None:
     found = EXPERIMENTS[name]
-    printed = {column for number in found.tables for sets in paper.table(number).rows.values() for column in sets}
+    printed = {column for number in found.tables for sets in facts.table(number).rows.values() for column in sets}
     assert set(found.sets) == {column for column in printed if column != "average" and "," not in column}
     extra = {"(1), two tuned blocks", "DebGCD, K estimated here"}
     for row in found.rows:
-        assert row in extra or all(row in paper.table(number).rows for number in found.tables)
+        assert row in extra or all(row in facts.table(number).rows for number in found.tables)
     assert found.others == []
 
 

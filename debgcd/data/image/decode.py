@@ -27,6 +27,7 @@ from debgcd.data.image.jpeg import decode_quickly, keeps_coefficients, most_byte
 from debgcd.errors import UsageError
 from debgcd.system.machine import optional
 
+JPEG_HEADER = 20  # bytes of a JPEG's signature and first segment
 # Words of Pillow's errors that mean that a file is cut off.
 _CUT_OFF = ("truncated", "unexpected end", "end of file", "no more images", "missing dimensions")
 
@@ -38,6 +39,8 @@ def ends_early(file: BinaryIO, size: int, kind: str) -> bool:
             return _png(file) > size
         if kind == "WEBP":
             return _read(file, "<I", 4)[0] + 8 > size
+        if kind == "JPEG":  # with no more than a signature there is no image to identify
+            return size < JPEG_HEADER
         return kind in ("HEIF", "AVIF") and _boxes(file, size) > size
     except (struct.error, OSError):  # ran out of bytes while reading the structure
         return True
