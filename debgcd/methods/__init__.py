@@ -1,6 +1,6 @@
-"""Methods of category discovery behind one small protocol, `methods/base.py`.
+"""Methods of category discovery behind one small interface, `methods/base.py`.
 
-`METHODS` maps a name to its class. Names are there without importing torch; a class is imported when it is asked for. Other
+`METHODS` maps a name to its class. Listing the names does not import torch; a class is imported on first access. Other
 installed packages add methods with entry points in the group `debgcd.methods`.
 """
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from debgcd.config.schema import Config
     from debgcd.methods.base import Method, Sizes
 
-GROUP = "debgcd.methods"  # of entry points
+GROUP = "debgcd.methods"  # entry point group
 
 # A new method is a file in this folder and a line here.
 _PLACES = {
@@ -67,11 +67,11 @@ METHODS: Mapping[str, type[Method]] = _Methods()
 
 @cache
 def _foreign() -> dict[str, list[EntryPoint]]:
-    """What other packages offer, by the method's name."""
-    found: dict[str, list[EntryPoint]] = {}
+    """Entry points of other packages, by method name."""
+    points: dict[str, list[EntryPoint]] = {}
     for point in sorted(entry_points(group=GROUP), key=lambda point: (point.name, _package(point))):
-        found.setdefault(point.name, []).append(point)
-    return found
+        points.setdefault(point.name, []).append(point)
+    return points
 
 
 def _package(point: EntryPoint) -> str:
@@ -79,19 +79,23 @@ def _package(point: EntryPoint) -> str:
 
 
 def _load(name: str, points: list[EntryPoint]) -> type[Method]:
-    """The class of another package's method, or a sentence that says why it cannot be used."""
+    """The class of another package's method; raises UsageError if it cannot be used."""
     from debgcd.methods.base import About, Method
 
     if len(points) > 1:
         packages = ", ".join(map(_package, points))
         raise UsageError(f"several packages offer the method {name}: {packages}; uninstall all but one")
     try:
-        found = points[0].load()
+        method = points[0].load()
     except Exception as error:  # whatever another package's import raises
         why = " ".join(f"{type(error).__name__}: {error}".split())
     else:
-        if isinstance(found, type) and issubclass(found, Method) and isinstance(getattr(found, "about", None), About):
-            return found
+        if (
+            isinstance(method, type)
+            and issubclass(method, Method)
+            and isinstance(getattr(method, "about", None), About)
+        ):
+            return method
         why = f"{points[0].value} is not a subclass of debgcd.methods.base.Method with an About"
     raise UsageError(
         f"method {name} of the package {_package(points[0])} cannot be used ({why}); repair or uninstall it"
@@ -99,12 +103,12 @@ def _load(name: str, points: list[EntryPoint]) -> type[Method]:
 
 
 def origin(name: str) -> str | None:
-    """Package and version that a method comes from; None for debgcd's own."""
+    """Package and version that provide a method; None for debgcd's own."""
     return None if name in _PLACES else ", ".join(map(_package, _foreign()[name]))
 
 
 def clashes() -> dict[str, str]:
-    """Names that another package offers too, each with a sentence; debgcd's own method is the one that counts."""
+    """A warning for each of debgcd's own method names that another package offers too; debgcd's own method wins."""
     return {
         name: f"method {name} is debgcd's own; that of {', '.join(map(_package, points))} is ignored: rename it"
         for name, points in _foreign().items()
@@ -114,19 +118,19 @@ def clashes() -> dict[str, str]:
 
 def usable() -> dict[str, type[Method]]:
     """All methods except those of packages that cannot be used."""
-    found = {}
+    methods = {}
     for name in METHODS:
         with suppress(UsageError):
-            found[name] = METHODS[name]
-    return found
+            methods[name] = METHODS[name]
+    return methods
 
 
 def create(config: Config, sizes: Sizes) -> Method:
-    """The method that the configuration names, with EAGC around it if it asks for that."""
+    """The configured method, wrapped in EAGC if `extras.eagc` is on."""
     require_method(config.method)
     method = METHODS[config.method]
     if config.extras.eagc:
-        from debgcd.methods.eagc import with_eagc  # here, as it imports torch
+        from debgcd.methods.eagc import with_eagc  # a late import: it loads torch
 
         method = with_eagc(method)
     return method(config, sizes)

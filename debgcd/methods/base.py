@@ -1,8 +1,8 @@
-"""What a method of category discovery is to the rest of the program.
+"""The interface that every method implements.
 
-A method is a subclass of `Method` that overrides what it needs; every default does nothing. It holds no state. What training
-changes lives in the network: in its tail, in the heads (which become the model) and in `network.memory` (which is only in
-checkpoints). So a run that is killed resumes to the same bytes, whatever a method remembers.
+A method is a subclass of `Method` that overrides what it needs; the default hooks do nothing. It holds no state. All that
+training changes is in the network: the tail, the heads (saved with the model) and `network.memory` (saved in checkpoints
+only). So a killed run resumes to the same bytes, whatever a method remembers.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from debgcd.model.network import Network, Output
 from debgcd.model.optimiser import Optimiser, sgd
 from debgcd.novelty.base import DETECTOR, novelty
 
-TEMPERATURE = 0.1  # of the probabilities that a classifier of cosines reports
+TEMPERATURE = 0.1  # softmax temperature of the probabilities of a cosine classifier
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the shapes of heads and memory may depend on."""
+    """The sizes that determine the shapes of heads and memory."""
 
     width: int  # of the feature
     k: int  # categories, known and new
@@ -42,16 +42,17 @@ class Sizes:
 class Batch:
     """B drawn images with V views each: V·B rows, first views of all images, then second views, ...
 
-    Which rows are labelled is given as numbers, never as a mask: how many there are decides the shapes of what follows, and
-    a mask on a GPU would have to be waited for to know.
+    Labelled rows are given as indices, never as a mask: their number decides the shapes of later tensors, and counting a
+    mask on a GPU would synchronise.
     """
 
-    tokens: Tensor  # (V·B, ...) of the trunk; of several ranks each has its own images' rows, and `network` says of all
-    image: Tensor  # (B,) numbers of the training images
+    # (V·B, ...) output of the trunk; with several ranks, only this rank's rows, and `network` returns those of all ranks
+    tokens: Tensor
+    image: Tensor  # (B,) indices of the training images
     labelled: Tensor  # (V·L,) rows of the L labelled images, view by view
     unlabelled: Tensor  # (V·F,) rows of the other images, view by view
     y: Tensor  # (L,) the labels
-    draw: NDArray[np.int64]  # (B,) each draw's number: what randomness is a function of
+    draw: NDArray[np.int64]  # (B,) number of each draw; random numbers are a function of it
     seed: int = 0
 
     @classmethod
@@ -64,9 +65,10 @@ class Batch:
         seed: int = 0,
         views: int | None = None,
     ) -> Batch:
-        """label: (B,) of the drawn images, -1 where there is none; all numbers reach the device in one copy.
+        """The batch of these draws; all indices reach the device in one copy.
 
-        views: per image; None where the tokens are those of all images, so that they tell.
+        label: (B,) of the drawn images, -1 for unlabelled. views: per image; None if `tokens` has the rows of all
+        images, so that the number follows from its length.
         """
         views = len(tokens) // len(label) if views is None else views
         starts = len(label) * np.arange(views)[:, None]
@@ -78,19 +80,19 @@ class Batch:
 
     @property
     def views(self) -> int:
-        """V."""
+        """V, the number of views per image."""
         return (len(self.labelled) + len(self.unlabelled)) // len(self.image)
 
     @property
     def labels(self) -> Tensor:
-        """Of each row, -1 where there is none: (V·B,)."""
+        """The label of each row, -1 for unlabelled: (V·B,)."""
         none = torch.full((self.views * len(self.image),), -1, device=self.y.device)
         return none.index_copy(0, self.labelled, self.y.repeat(self.views))
 
     def uniform(self, stream: str, each: int | None = None) -> Tensor:
-        """Random numbers in [0, 1), one or so many per image: (B,) or (B, each).
+        """Random numbers in [0, 1), one or `each` per image: (B,) or (B, each).
 
-        A function of (seed, stream, draw), so nothing needs saving.
+        A function of (seed, stream, draw), so no generator state needs saving.
         """
         draw = (self.draw,) if each is None else (self.draw[:, None], np.arange(each))
         return _to_device(uniform(self.seed, stream, *draw).astype(np.float32), self.image.device)
@@ -99,33 +101,33 @@ class Batch:
 def _to_device(values: NDArray[Any], device: torch.device | str) -> Tensor:
     tensor = torch.from_numpy(values)
     if torch.device(device).type == "cuda":
-        tensor = tensor.pin_memory()  # from other memory the copy would be waited for
+        tensor = tensor.pin_memory()  # a copy from pageable memory would block
     return tensor.to(device, non_blocking=True)
 
 
 @dataclass(frozen=True)
 class Loss:
-    """What a method's loss says of one batch."""
+    """A method's loss on one batch."""
 
     total: Tensor  # a scalar with gradient
     terms: Mapping[str, Tensor | float]  # for the log: each term unweighted, temperatures, ...
-    hard_label: Tensor | None = None  # (V·B,) the category that each row taught another classifier, -1 where none
+    hard_label: Tensor | None = None  # (V·B,) hard label of each row for the debiased classifier, -1 if none
 
 
 @dataclass(frozen=True)
 class Context:
-    """What hooks outside the steps may look at, and change in the network."""
+    """The input of the hooks outside the steps; they may change the network."""
 
     network: Network
     features: Callable[[], Tensor]  # (N, width) of all training images' centre crops, computed when called
-    label: Tensor  # (N,), -1 where there is none
-    group: Tensor | None = None  # (N,) images of one scene have the same number, -1: none
-    given: frozenset[str] = frozenset()  # in `before_training`: heads that came from the run this one started from
+    label: Tensor  # (N,), -1 for unlabelled
+    group: Tensor | None = None  # (N,) images of one scene share a number; -1: no group
+    given: frozenset[str] = frozenset()  # in `before_training`: heads that `--start` copied from another run
 
 
 @dataclass(frozen=True)
 class FirstStage:
-    """The first stage of a method with two, and the second one's share of steps that are auto."""
+    """Length and view bank of the first of two stages, and the factor for the second stage's automatic steps."""
 
     epochs: int | None = option(
         None, "passes over the data; null here and in steps: those of the second stage", 1, 10**6
@@ -142,92 +144,92 @@ class FirstStage:
 
 @dataclass(frozen=True)
 class About:
-    """What `debgcd methods` says of a method; the title is that of its row in the paper's tables."""
+    """A method's entry in `debgcd methods`; the title is that of its row in the paper's tables."""
 
     title: str
     year: int
     venue: str
     idea: str
-    finds_k: bool = False  # K is only a first guess: a benchmark's true K is never given to it
+    finds_k: bool = False  # K is only a first guess: the method never gets a benchmark's true K
     needs_vit: bool = False
-    package: str | None = None  # an optional package that it needs
+    package: str | None = None  # a required optional package
 
 
 class Method:
-    """A method; see above. `loss` is the only function that a method with gradients must have besides `heads`."""
+    """Base class of all methods. A method that trains must override `heads` and `loss`, and no more."""
 
     about: ClassVar[About]
-    Options: ClassVar[type[Options]] = Options  # what it can be told
-    views: ClassVar[Kinds] = TWO_PLAIN  # the views of a draw; a batch has their rows in this order
-    cut: ClassVar[TrunkSplit] = TrunkSplit(
-        tuned=1
-    )  # where the frozen trunk ends, unless the configuration says otherwise
-    trains: ClassVar[bool] = (
-        True  # False: there are no steps; the heads come from `before_training` and `finalise` alone
-    )
-    clusters: ClassVar[bool] = False  # categories are clusters; an evaluation during training clusters each split alone
-    first: ClassVar[str | None] = None  # the method whose run comes first, unless --start names one
-    answers: ClassVar[tuple[str, ...]] = (
-        "classifier",
-    )  # heads that the category of an image needs; first a Classifier
+    Options: ClassVar[type[Options]] = Options  # its part of the configuration
+    # the views of a draw; a batch has their rows in this order
+    views: ClassVar[Kinds] = TWO_PLAIN
+    # where the frozen trunk ends, unless the configuration overrides it
+    cut: ClassVar[TrunkSplit] = TrunkSplit(tuned=1)
+    # False: there are no steps; `before_training` and `finalise` alone fill the heads
+    trains: ClassVar[bool] = True
+    # categories are clusters; an evaluation during training clusters each split separately
+    clusters: ClassVar[bool] = False
+    # the method of the first stage, unless --start names a run
+    first: ClassVar[str | None] = None
+    # heads that an image's category needs; the first one is a Classifier
+    answers: ClassVar[tuple[str, ...]] = ("classifier",)
 
     def __init__(self, config: Config, sizes: Sizes):
         self.config, self.sizes = config, sizes
         self.options: Any = config.options
 
-    # What there is.
+    # The parts of the network and of training.
 
     @classmethod
     def prompted(cls, backbone: Backbone, config: Config) -> Backbone:
-        """The backbone with what learns before its trunk, for a method whose `cut` says `early`."""
+        """The backbone with the prompts that learn before its trunk, for a method whose `cut` has `early`."""
         return backbone
 
     def heads(self) -> nn.ModuleDict:
-        """The heads on the feature. Their names are free; each has `reset(generator)` if it has parameters."""
+        """The heads on the feature, under names of the method's choice; a head with parameters has `reset(generator)`."""
         raise NotImplementedError
 
     def memory(self, network: Network) -> nn.Module:
-        """What is remembered between steps besides the heads: buffers. It is in checkpoints and not in the model."""
+        """Buffers kept between steps besides the heads. They are saved in checkpoints, not with the model."""
         return nn.Module()
 
     def sampler(self, label: NDArray[np.int64], batch: int, network: Network) -> Sampler:
-        """Which images a step sees, a function of (seed, step); of the memory only what `before_epoch` wrote may count.
+        """The sampler, a function of (seed, step). It may read only those parts of the memory that `before_epoch` writes.
 
-        A method with a sampler of its own is asked for a new one at the start of every epoch.
+        If a method overrides this, a new sampler is made at the start of every epoch.
         """
         return Sampler(half_labelled(label), batch, self.config.seed)
 
     def optimiser(self, network: Network, schedule: ScheduleConfig) -> Optimiser:
-        """What changes `network.trained()`: any optimiser, e.g. of torch.optim. The schedule sets its learning rate."""
+        """The optimiser of `network.trained()`, e.g. one of torch.optim. The schedule sets its learning rate."""
         return sgd(network, schedule)
 
-    # What happens when.
+    # Hooks, in the order in which they run.
 
     def before_training(self, context: Context) -> None:
-        """Before the first step: where the heads start from."""
+        """Runs before the first step: initialise the heads."""
 
     def before_epoch(self, context: Context, progress: Progress) -> None:
-        """Before the first step of every epoch."""
+        """Runs before the first step of every epoch."""
 
     def loss(self, network: Network, batch: Batch, progress: Progress) -> Loss:
-        """The loss of a batch. Nothing in it may wait for a GPU. A parameter that it sets to need no gradient stays as it is."""
+        """The loss of a batch. It must not synchronise with a GPU. The step leaves parameters without gradient unchanged."""
         raise TypeError(f"{self.config.method} has nothing to train")
 
     def after_step(self, network: Network, progress: Progress) -> None:
-        """After the optimiser's step."""
+        """Runs after the optimiser's step."""
 
     def finalise(self, context: Context) -> None:
-        """At the end: fill the heads that no gradient trains."""
+        """Runs at the end: fill the heads that no gradient trains."""
 
-    # What is reported.
+    # Results.
 
     def scores(self, output: Output) -> dict[str, Tensor]:
-        """Probabilities (N, K) of each classifier that was asked, by the name it has in evaluation.json.
+        """Probabilities (N, K) of each classifier in `output`, by its name in evaluation.json.
 
-        The first one says the categories.
+        The first one gives the categories.
         """
         return {"gcd": (output[self.answers[0]] / TEMPERATURE).softmax(1)}
 
     def novelty(self, output: Output) -> Tensor | None:
-        """(N,) in 0..1, near 1 where no known class fits; None if no detector was asked."""
+        """(N,) in 0..1, near 1 where no known class fits; None if `output` has no detector."""
         return novelty(output[DETECTOR]) if DETECTOR in output else None

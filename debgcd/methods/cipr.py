@@ -1,8 +1,8 @@
-"""CiPR (Hao et al. 2024): images of one cluster are positives of each other, across labelled and unlabelled ones.
+"""CiPR (Hao et al. 2024): images of one cluster are positives of each other, labelled or not.
 
-From the paper and the public code (MIT): the two contrasts, their temperatures and weights, selective neighbour clustering
-(`cluster/graphs.py`) before every epoch, whose second level gives the clusters. At the end the public code reports the clusters
-themselves; here an image belongs to the nearest mean of a cluster, so that new images can be asked about too.
+From the paper and the public code (MIT): the two contrasts, their temperatures and weights, and selective neighbour
+clustering (SNC, `cluster/graphs.py`) before every epoch, whose second level gives the clusters. The public code reports the
+clusters themselves; this file assigns an image to the nearest cluster mean, so that it can predict new images too.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class CiPROptions(Options):
 
 
 class CiPR(ContrastiveMethod):
-    """Supervised contrast with labels, and with clusters of all images as labels; SNC merged to K says the categories."""
+    """Supervised contrast with labels, and with clusters as labels of all images; SNC merged to K gives the categories."""
 
     about = About("CiPR", 2024, "TMLR", "images of one semi-supervised FINCH cluster are positives of each other")
     Options = CiPROptions  # type: ignore[assignment]  # it has clusters where GCD has InfoNCE
@@ -50,8 +50,8 @@ class CiPR(ContrastiveMethod):
         return memory_of(cluster=torch.zeros(self.sizes.images, dtype=torch.int64))
 
     def before_epoch(self, context: Context, progress: Progress) -> None:
-        found = levels(context.features(), context.label)
-        chosen = found[min(self.options.cipr.level, len(found) - 1)]
+        hierarchy = levels(context.features(), context.label)
+        chosen = hierarchy[min(self.options.cipr.level, len(hierarchy) - 1)]
         context.network.get_buffer("memory.cluster").copy_(torch.from_numpy(chosen))
 
     def loss(self, network: Network, batch: Batch, progress: Progress) -> Loss:
@@ -65,9 +65,9 @@ class CiPR(ContrastiveMethod):
     def finalise(self, context: Context) -> None:
         feature = context.features()
         unit = normalize(feature, dim=1)
-        found = torch.from_numpy(merged_to(unit, context.label, self.sizes.k)).to(unit.device)
-        sums = torch.zeros(self.sizes.k, unit.shape[1], device=unit.device).index_add_(0, found, unit)
-        order = known_first(found, context.label, self.sizes.k, self.sizes.known)
-        centres = sums / torch.bincount(found, minlength=self.sizes.k)[:, None]
+        cluster = torch.from_numpy(merged_to(unit, context.label, self.sizes.k)).to(unit.device)
+        sums = torch.zeros(self.sizes.k, unit.shape[1], device=unit.device).index_add_(0, cluster, unit)
+        order = known_first(cluster, context.label, self.sizes.k, self.sizes.known)
+        centres = sums / torch.bincount(cluster, minlength=self.sizes.k)[:, None]
         fill_centres(context, centres[order])
         fit_detector(context, feature)

@@ -1,9 +1,9 @@
-"""DCCL (Pu et al. 2023): clusters of a graph of neighbours, found anew before every epoch, as centres to be recognised.
+"""DCCL (Pu et al. 2023): contrast with the centres of clusters in the neighbour graph, recomputed before every epoch.
 
 From the paper and the public code: Infomap on the nearest neighbours, clusters of five images or more, a memory of their
-centres with momentum, weights and temperatures. Its link between two labelled images compares a label with that of another
-image than it means to; here it is meant. As there, each loss has images of its own: one half of a batch is drawn as for GCD,
-the other half holds P clusters × 16 images. The learning rate has no warm-up.
+centres with momentum, weights and temperatures. For links between labelled images the public code compares the wrong pair
+of labels; this file compares the intended pair. As in the public code, each loss has its own images: one half of a batch is
+drawn as for GCD, the other half holds P clusters × 16 images. The learning rate has no warm-up.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class DCCLOptions(GCDOptions):
 
 
 class ClusterSampler(Sampler):
-    """The first half of a batch by weights; in the second half, groups of images from one cluster each."""
+    """Draws the first half of a batch by weights, the second half as groups of images from one cluster each."""
 
     def __init__(self, weights: NDArray[np.float64], batch: int, seed: int, cluster: NDArray[np.int64], each: int):
         super().__init__(weights, batch, seed)
@@ -61,14 +61,14 @@ class ClusterSampler(Sampler):
         if self._members:
             group = np.arange(self.batch - half) // self._each
             which = uniform(self._seed, "sample/cluster", step, group) * len(self._members)
-            place = uniform(self._seed, "sample/member", whole.draw[half:])
+            position = uniform(self._seed, "sample/member", whole.draw[half:])
             chosen = [self._members[i] for i in which.astype(np.int64)]
-            image[half:] = [members[int(at * len(members))] for members, at in zip(chosen, place, strict=True)]
+            image[half:] = [members[int(at * len(members))] for members, at in zip(chosen, position, strict=True)]
         return Draws(np.array_split(whole.draw, ranks)[rank], np.array_split(image, ranks)[rank])
 
 
 class DCCL(ContrastiveMethod):
-    """L_rep, and a contrast of each image with the centres of all clusters; the categories come as for GCD."""
+    """L_rep, and a contrast of each image with the centres of all clusters; categories by k-means, as in GCD."""
 
     about = About(
         "DCCL",
@@ -81,7 +81,7 @@ class DCCL(ContrastiveMethod):
     options: DCCLOptions
 
     def memory(self, network: Network) -> nn.Module:
-        """The cluster of each image, and the centres; `moved` are those after the step."""
+        """The cluster of each image, and the centres; `moved`: the centres after the step."""
         most = max(1, self.sizes.images // self.options.dccl.smallest)
         cluster, count = torch.full((self.sizes.images,), -1), torch.zeros((), dtype=torch.int64)
         centres, moved = (torch.zeros(most, self.sizes.width) for _ in range(2))
@@ -94,7 +94,7 @@ class DCCL(ContrastiveMethod):
     def before_epoch(self, context: Context, progress: Progress) -> None:
         options, network = self.options.dccl, context.network
         unit = normalize(context.features(), dim=1)
-        found = torch.from_numpy(
+        cluster = torch.from_numpy(
             communities(
                 unit,
                 context.label,
@@ -103,10 +103,10 @@ class DCCL(ContrastiveMethod):
                 smallest=options.smallest,
             )
         ).to(unit.device)
-        network.get_buffer("memory.cluster").copy_(found)
-        network.get_buffer("memory.count").copy_(found.amax() + 1)
+        network.get_buffer("memory.cluster").copy_(cluster)
+        network.get_buffer("memory.count").copy_(cluster.amax() + 1)
         sums = torch.zeros_like(network.get_buffer("memory.centres"))
-        sums.index_add_(0, found[found >= 0], unit[found >= 0])
+        sums.index_add_(0, cluster[cluster >= 0], unit[cluster >= 0])
         network.get_buffer("memory.centres").copy_(normalize(sums, dim=1))
 
     def loss(self, network: Network, batch: Batch, progress: Progress) -> Loss:
@@ -116,7 +116,7 @@ class DCCL(ContrastiveMethod):
         y = batch.labels[:half]
         info_nce = losses.info_nce(z, base.unlabelled_temperature)
         supervised = losses.contrastive_among(z @ z.T, y, y >= 0, base.labelled_temperature)
-        _, unit = _halves(normalize(output.feature, dim=1), half)  # of images that were drawn by clusters
+        _, unit = _halves(normalize(output.feature, dim=1), half)  # the images drawn by cluster
         own = network.get_buffer("memory.cluster")[batch.image][half:].repeat(2)
         centres, used = network.get_buffer("memory.centres").clone(), network.get_buffer("memory.count")
         clusters = losses.centre_contrast(unit @ centres.T, used, own, options.temperature)
@@ -141,6 +141,6 @@ class DCCL(ContrastiveMethod):
 
 
 def _halves(rows: Tensor, half: int) -> tuple[Tensor, Tensor]:
-    """Both views of the first `half` images, and of the others: (2B, d) -> (2 · half, d), (2 (B − half), d)."""
+    """Both views of the first `half` images, and of the rest: (2B, d) -> (2 · half, d), (2 (B − half), d)."""
     views = rows.unflatten(0, (2, -1))
     return views[:, :half].flatten(0, 1), views[:, half:].flatten(0, 1)

@@ -1,4 +1,4 @@
-"""DebGCD (Liu & Han, ICLR 2025): SimGCD, a one-vs-all detector of novelty, and a debiased classifier (Algorithm 1).
+"""DebGCD (Liu & Han, ICLR 2025): SimGCD, a one-vs-all novelty detector, and a debiased classifier (Algorithm 1).
 
 Also its detector alone, the first row of the paper's Table 12.
 """
@@ -34,7 +34,7 @@ class DebGCDHeads(DetectorShape, SimGCDHeads):
 
 @dataclass(frozen=True)
 class GuidingDetectorOptions(DetectorOptions):
-    """What tells known from new images, and L_sdl (Eq. 4–6), which trains it if it is the one-vs-all detector."""
+    """The novelty detector, and the weight of L_sdl (Eq. 4–6), which trains the one-vs-all kind."""
 
     kind: Literal["one-vs-all", "vote", "distance"] = option(
         "one-vs-all", "the paper's; vote: of the nearest images; distance: to the means of the known classes"
@@ -54,7 +54,7 @@ class DebiasedOptions:
 
     weight: float = option(1.0, "λ_adl", 0, 1e6)
     threshold: float = option(0.85, "τ", 0, 1)
-    # After a warm start nearly every image passes a fixed τ at once; a share keeps the curriculum whatever the confidences.
+    # After a warm start nearly every image passes a fixed τ from step 1; a share keeps the curriculum at any confidence.
     utilisation: tuple[tuple[float, float], ...] | None = option(
         None, "instead of τ: the share of unlabelled rows to let through, as (progress, share) points"
     )
@@ -139,7 +139,7 @@ class DebGCD(SimGCD):
         return memory
 
     def before_training(self, context: Context) -> None:
-        """Fit a detector that no loss trains, and remember the novelty of all images; then the warm start, guided by a vote."""
+        """Fit a detector that no loss trains and store the novelty of all images; then warm-start, guided by novelty."""
         detector, before, new = detector_of(context.network), remembered(context.network), None
         guides = self.options.detector.guides_start
         if detector is not None and (guides or before is not None):
@@ -154,7 +154,7 @@ class DebGCD(SimGCD):
         start_prototypes(self, context, self.options.heads.warm_start, new)
 
     def finalise(self, context: Context) -> None:
-        """Refit a detector that no loss trains to the tuned features, where it is better."""
+        """Refit a detector that no loss trains to the tuned features, if that improves it."""
         detector, before = detector_of(context.network), remembered(context.network)
         if detector is not None and before is not None:
             detector.refit(context.features(), context.label, before, context.group)
@@ -178,7 +178,7 @@ class DebGCD(SimGCD):
         return Loss(total, terms, hard_label)
 
     def _novelty_of_unlabelled(self, network: Network, output: Output, batch: Batch) -> Tensor | None:
-        """Eq. 7 if the detector is trained, else the novelty before the first step; None without a detector: (V·F,)."""
+        """(V·F,) Eq. 7 if a loss trains the detector, else the novelty before the first step; None without a detector."""
         if not self.options.ablation.detector:
             return None
         if "detector" in output:
@@ -190,13 +190,14 @@ class DebGCD(SimGCD):
     def debiased_loss(
         self, output: Output, s: Tensor | None, batch: Batch, progress: Progress
     ) -> tuple[Tensor, dict[str, Tensor | float], Tensor]:
-        """Eq. 13, L_adl, and the hard labels (2B,): those of unlabelled rows that pass the threshold and, with guidance, F.
+        """Eq. 13: L_adl, its terms, and the hard labels (2B,), -1 for rows that fail the threshold or, with guidance, F.
 
         s: the novelty of the unlabelled rows.
         """
         switches, debiased = self.options.ablation, self.options.debiased
         temperature = self.options.baseline.student_temperature
-        student = output["debiased" if "debiased" in output else "classifier"]  # ablation row (2): no own classifier
+        # ablation row (2) has no debiased classifier
+        student = output["debiased" if "debiased" in output else "classifier"]
         total = student.sum() * 0.0
         terms: dict[str, Tensor | float] = {}
         hard_label = torch.full((len(student),), -1, device=student.device)
@@ -208,7 +209,7 @@ class DebGCD(SimGCD):
             logits = output["classifier"].detach()[batch.unlabelled]
             if s is not None and switches.guidance and debiased.on_side:
                 logits = losses.on_side(logits, s, self.sizes.known)
-            taught = losses.hard_labels(
+            pseudo_label = losses.hard_labels(
                 logits,
                 s,
                 self.sizes.known,
@@ -216,19 +217,19 @@ class DebGCD(SimGCD):
                 temperature,
                 use_consistency=switches.guidance and debiased.consistency,
             )
-            hard_label[batch.unlabelled] = taught
+            hard_label[batch.unlabelled] = pseudo_label
             weight = None
             if s is not None:
                 certainty = losses.certainty(s)
                 terms["certainty"] = certainty.mean() if len(s) else float("nan")
                 weight = certainty if switches.guidance and debiased.certainty else None
-            unlabelled = losses.learn_hard_labels(student[batch.unlabelled], taught, weight, temperature)
+            unlabelled = losses.learn_hard_labels(student[batch.unlabelled], pseudo_label, weight, temperature)
             total = total + unlabelled
             terms["debiased_unlabelled"] = unlabelled
         return total, terms, hard_label
 
     def _threshold(self, logits: Tensor, progress: Progress) -> float | Tensor:
-        """τ, or the confidence that the utilisation curve's share of these rows exceeds."""
+        """τ, or the quantile of confidence above which lies the utilisation curve's share of these rows."""
         debiased = self.options.debiased
         if debiased.utilisation is None or not len(logits):
             return debiased.threshold
@@ -242,14 +243,14 @@ class DebGCD(SimGCD):
 
 
 def quantile_by_category(confidence: Tensor, choice: Tensor, share: float) -> Tensor:
-    """For each row the confidence that a share of the rows with its choice exceeds: (N,), (N,) -> (N,).
+    """Per row, the confidence that a share of the rows with the same choice exceeds: (N,), (N,) -> (N,).
 
-    Of n such rows, share · n to the nearest whole number, so it is meant for batches with several rows per category. Rows
-    that are equally sure pass together: nearly all of a category that is the only one on its side (`losses.on_side`).
+    Of n rows with one choice, round(share · n) exceed it, so a batch should have several rows per category. Ties pass
+    together: nearly all rows of a category that is the only one on its side (`losses.on_side`).
     """
     same = choice[:, None] == choice
-    place = (same & (confidence > confidence[:, None])).sum(1) + 1  # 1 for the surest of its category
-    beyond = place - 0.5 > share * same.sum(1)
+    rank = (same & (confidence > confidence[:, None])).sum(1) + 1  # 1 for the most confident row of its category
+    beyond = rank - 0.5 > share * same.sum(1)
     return (same & beyond).to(confidence.dtype).mul(confidence).amax(1)
 
 
@@ -263,7 +264,7 @@ class DetectorAloneOptions(KMeansOptions):
 
 
 class DetectorAlone(Method):
-    """λ_sdl · L_sdl and nothing else. No classifier is trained; the categories are clusters of the tuned features."""
+    """λ_sdl · L_sdl alone. No classifier is trained; the categories are clusters of the tuned features."""
 
     about = About("L_sdl", 2025, "ICLR", "DebGCD's novelty detector alone, the first row of its Table 12")
     Options = DetectorAloneOptions

@@ -1,7 +1,7 @@
-"""EAGC (CVPR 2026) around any method that trains a classifier: it changes the gradient of the features, not the loss.
+"""EAGC (CVPR 2026), a wrapper for any method that trains a classifier: it changes the features' gradient, not the loss.
 
-Its numbers are those of its public code. There the reference ẑ is a network trained on the labels; here it is one product of
-matrices: a ridge regression from the features before training to the mean of their class.
+Its numbers are those of its public code. In the public code the reference ẑ is a network trained on the labels; in this file
+it is a ridge regression from the features before training to their class mean.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from debgcd.config.schedules import Progress
 from debgcd.methods.base import Batch, Context, Loss, Method
 from debgcd.model.network import Network, Output
 
-RIDGE = 0.1  # of the regression, relative to the mean diagonal of its Gram matrix
+RIDGE = 0.1  # ridge penalty relative to the mean diagonal of the Gram matrix
 MOMENTUM = 0.95  # of the mean energy of labelled images, as in the public code
-# The part of the memory that EAGC adds. Checkpoints have the name, so it stays.
+# Name of EAGC's part of the memory. Checkpoints contain it, so it must not change.
 PART = "extras"
 
 
 def with_eagc(method: type[Method]) -> type[Method]:
-    """The method, with EAGC around its memory, its first hook and its loss."""
+    """A subclass of the method in which EAGC wraps `memory`, `before_training` and `loss`."""
     return type(f"{method.__name__}WithEAGC", (EAGC, method), {})
 
 
 class EAGC(Method):
-    """What EAGC adds to the method that follows it in the order of inheritance; see `with_eagc`."""
+    """Mixin that adds EAGC to the next class in the method resolution order; see `with_eagc`."""
 
     def memory(self, network: Network) -> nn.Module:
-        """The method's own, and the references of all images, S and the mean energy."""
+        """The method's own memory, and the references of all images, S and the mean energy."""
         part = nn.Module()
         part.register_buffer("reference", torch.zeros(self.sizes.images, self.sizes.width))
         part.register_buffer("subspace", torch.zeros(self.sizes.width, self.sizes.width))
@@ -41,7 +41,7 @@ class EAGC(Method):
         return memory
 
     def before_training(self, context: Context) -> None:
-        """The method's own, then references, S and energy from the features of the labelled images before training."""
+        """Run the method's own hook; then compute references, S and energy from the labelled images' features."""
         super().before_training(context)
         features, label = context.features(), context.label
         known, y = features[label >= 0], label[label >= 0]
@@ -57,7 +57,7 @@ class EAGC(Method):
         buffer(f"{PART}.reference").copy_(features.double() @ weights)
 
     def loss(self, network: Network, batch: Batch, progress: Progress) -> Loss:
-        """The method's own; what it sends back through a feature is changed on the way."""
+        """The method's own loss; a hook changes the gradient that it sends back to the features."""
 
         def watch(module: nn.Module, given: object, output: Output) -> None:
             if output.feature.requires_grad:  # not a teacher's
@@ -65,24 +65,23 @@ class EAGC(Method):
 
         handle = network.register_forward_hook(watch)
         try:
-            with network.gathering(
-                len(batch.image), before_heads=True
-            ):  # the gradient of a feature passes by its own row
+            # gathered before the heads, each feature row receives its own gradient
+            with network.gathering(len(batch.image), before_heads=True):
                 return super().loss(network, batch, progress)
         finally:
             handle.remove()
 
     def _guide(self, network: Network, batch: Batch, feature: Tensor) -> Callable[[Tensor], Tensor]:
-        """What changes the gradient of a feature: (N, d) -> (N, d)."""
-        how = self.config.extras
-        # A method may ask the network for some views alone; rows come view by view, so the first ones are of those.
+        """A function that changes the gradient of the features: (N, d) -> (N, d)."""
+        extras = self.config.extras
+        # A method may pass only some views; rows are ordered by view, so those of the views passed come first.
         views = len(feature) // len(batch.image)
         labelled, free = (rows[: len(rows) * views // batch.views] for rows in (batch.labelled, batch.unlabelled))
         part = {name: network.memory.get_buffer(f"{PART}.{name}") for name in ("reference", "subspace", "mean_energy")}
         reference = part["reference"][batch.image][labelled % len(batch.image)]
         if len(labelled):
             part["mean_energy"].lerp_(losses.energy(feature[labelled], part["subspace"]).mean(), 1 - MOMENTUM)
-        rest = (reference, part["subspace"], part["mean_energy"].clone(), how.eagc_align, how.eagc_project)
+        rest = (reference, part["subspace"], part["mean_energy"].clone(), extras.eagc_align, extras.eagc_project)
 
         def change(gradient: Tensor) -> Tensor:
             return losses.guided_gradient(gradient, feature, labelled, free, *rest)

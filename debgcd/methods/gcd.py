@@ -1,4 +1,4 @@
-"""GCD (Vaze et al. 2022): contrastive training alone, then semi-supervised k-means."""
+"""GCD (Vaze et al. 2022): contrastive training, then semi-supervised k-means."""
 
 from __future__ import annotations
 

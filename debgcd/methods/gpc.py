@@ -1,8 +1,9 @@
-"""GPC (Zhao et al. 2023): a mixture of Gaussians whose number is found while the features learn; K is only a first guess.
+"""GPC (Zhao et al. 2023): a Gaussian mixture that estimates K while the features learn; the given K is a first guess.
 
 From the paper and the public code (MIT): L_rep, a contrast with the mixture's means at temperatures by density, and splits
-and merges before every epoch. The public code begins with the true K, forgets what it found after each epoch, and keeps the
-epoch with the best New accuracy on the test split; here K is the user's or an estimate, is kept, and the last epoch counts.
+and merges before every epoch. The public code begins every epoch with the true K and keeps the epoch with the best New
+accuracy on the test split. In this file K starts from the user's value or an estimate, carries over from epoch to epoch, and
+the last epoch counts.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from debgcd.system.progress import say
 
 @dataclass(frozen=True)
 class GPCObjective:
-    """L = L_rep + L_proto; and how splits and merges are decided."""
+    """L = L_rep + L_proto, and the criteria for splits and merges."""
 
     temperature: float = option(1.0, "mean of the temperatures by density, as in the public code", 1e-4, 100)
     warmup: int = option(1, "epochs before the mixture and L_proto begin, as in the public script", 0, 10**6)
@@ -48,7 +49,7 @@ class GPCOptions(GCDOptions):
 
 
 class GPC(ContrastiveMethod):
-    """L_rep, and a contrast with the means of a mixture that splits and merges; there are as many categories as Gaussians."""
+    """L_rep, and a contrast with the means of a mixture that splits and merges; K is the number of Gaussians."""
 
     about = About(
         "GPC", 2023, "ICCV", "a Gaussian mixture that splits and merges; finds K while it learns", finds_k=True
@@ -57,7 +58,7 @@ class GPC(ContrastiveMethod):
     options: GPCOptions
 
     def memory(self, network: Network) -> nn.Module:
-        """The Gaussian of each image, how many there are, their means and temperatures."""
+        """The Gaussian of each image, their number, means and temperatures."""
         own, count = torch.full((self.sizes.images,), -1), torch.tensor(self.sizes.k)
         means, temperatures = torch.zeros(self._most, self.sizes.width), torch.ones(self._most)
         return memory_of(own=own, count=count, means=means, temperatures=temperatures)
@@ -72,16 +73,19 @@ class GPC(ContrastiveMethod):
             return
         unit = normalize(context.features(), dim=1)
         count, seed = network.get_buffer("memory.count"), self.config.seed + progress.epoch
-        points = unit if options.axes is None else principal(unit, options.axes)  # one space for clusters and decisions
-        found = kmeans(points, context.label, int(count), seed=seed, restarts=10, iterations=100).assignment
+        # k-means, splits and merges use the same space
+        points = unit if options.axes is None else principal(unit, options.axes)
+        assignment = kmeans(points, context.label, int(count), seed=seed, restarts=10, iterations=100).assignment
         prior = Prior(points.mean(0), options.scale)
-        found = split_and_merge(points, found, known, prior, most=self._most, seed=seed, chance=options.chance)
-        count.copy_(found.amax() + 1)
-        sums = torch.zeros(int(count), unit.shape[1], device=unit.device).index_add_(0, found, unit)
-        centres = sums / torch.bincount(found, minlength=int(count)).clamp_min(1)[:, None]
-        network.get_buffer("memory.own").copy_(found)
+        assignment = split_and_merge(
+            points, assignment, known, prior, most=self._most, seed=seed, chance=options.chance
+        )
+        count.copy_(assignment.amax() + 1)
+        sums = torch.zeros(int(count), unit.shape[1], device=unit.device).index_add_(0, assignment, unit)
+        centres = sums / torch.bincount(assignment, minlength=int(count)).clamp_min(1)[:, None]
+        network.get_buffer("memory.own").copy_(assignment)
         network.get_buffer("memory.means")[: len(centres)] = normalize(centres, dim=1)
-        temperatures = losses.density_temperatures(unit, found, centres, options.temperature)
+        temperatures = losses.density_temperatures(unit, assignment, centres, options.temperature)
         network.get_buffer("memory.temperatures")[: len(centres)] = temperatures
 
     def loss(self, network: Network, batch: Batch, progress: Progress) -> Loss:

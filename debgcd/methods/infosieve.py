@@ -1,7 +1,8 @@
-"""InfoSieve (Rastegar et al. 2023): a code of bits per image, cut to the length that its category needs.
+"""InfoSieve (Rastegar et al. 2023): a binary code per image, truncated to the length that its category needs.
 
-Losses, weights and schedules follow the public code (MIT); the pseudo-labels are from semi-supervised k-means before every
-epoch, there with a limit to the size of clusters in its first iterations, here without. The code and its mask are read from the projected feature.
+Losses, weights and schedules follow the public code (MIT). Pseudo-labels come from semi-supervised k-means before every
+epoch; the public code also limits the size of clusters in its first iterations, this file does not. Code and mask are
+computed from the projected feature.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class InfoSieveOptions(GCDOptions):
 
 
 class Sieve(nn.Module):
-    """(N, width) -> (N, d + 2 · bits + M): the projected feature, the code, its mask, and what both say of known classes."""
+    """(N, width) -> (N, d + 2 · bits + M): the projected feature, the code, its mask, and logits of the known classes."""
 
     def __init__(self, projection: Projection | PrototypeProjection, out: int, known: int, options: InfoSieveObjective):
         super().__init__()
@@ -56,7 +57,7 @@ class Sieve(nn.Module):
         self.code, self.mask = (MLP(out, options.hidden, options.bits, 4) for _ in range(2))
         self.category = MLP(options.bits, options.hidden, known, 4)
         self.register_buffer("age", torch.tensor(0.1))
-        self.register_buffer("weight", 2.0 ** -torch.arange(options.bits))  # of the bits
+        self.register_buffer("weight", 2.0 ** -torch.arange(options.bits))  # per bit
 
     def reset(self, generator: torch.Generator) -> None:
         for part in (self.projection, self.code, self.mask, self.category):
@@ -70,7 +71,7 @@ class Sieve(nn.Module):
 
 
 class InfoSieve(ContrastiveMethod):
-    """GCD's contrasts by distance with pseudo-labels, the same on codes, and codes as short as the known classes allow."""
+    """GCD's contrasts by distance with pseudo-labels, the same on codes, and a penalty on the length of codes."""
 
     about = About("InfoSieve", 2023, "NeurIPS", "codes of bits, cut to the length that a category needs")
     Options = InfoSieveOptions
@@ -102,7 +103,7 @@ class InfoSieve(ContrastiveMethod):
         assert isinstance(sieve, Sieve)
         z, code, mask, category = network(batch.tokens)["projection"].split(sieve.parts, 1)
         weight = network.get_buffer("heads.projection.weight")
-        # as in the public code, the length is weighted as in the first epoch all along
+        # as in the public code, the length keeps the weights of the first epoch
         first_weight = (-torch.arange(options.bits, device=mask.device, dtype=mask.dtype)).exp2()
         guess = network.get_buffer("memory.guess")[batch.image]
         inner = self._contrasts(z, z, batch, guess, relative=False)

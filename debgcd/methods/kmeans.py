@@ -1,4 +1,4 @@
-"""k-means on the frozen features: the baselines without training."""
+"""k-means on the frozen features: two baselines without training."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from debgcd.model.heads import Centres
 class KMeans(Method):
     """Plain k-means over all training images, labelled or not, as in the paper's tables.
 
-    It does not know the labels, so a category gets the number of a known class only by name: after clustering, each known
-    class takes the cluster that holds most of its labelled images under the best one-to-one matching.
+    The clustering ignores the labels. They only number the clusters afterwards: each known class is assigned one cluster,
+    by the one-to-one matching that agrees with most labels.
     """
 
     about = About("k-means", 2007, "SODA", "k-means with k-means++ on the frozen features")
@@ -31,15 +31,15 @@ class KMeans(Method):
     def finalise(self, context: Context) -> None:
         label = context.label
         unit = normalize(context.features(), dim=1)
-        found = clustered(unit, torch.full_like(label, -1), self.sizes.k, self.config)
-        order = known_first(found.assignment, label, self.sizes.k, self.sizes.known)
-        fill_centres(context, found.centres[order])
+        clustering = clustered(unit, torch.full_like(label, -1), self.sizes.k, self.config)
+        order = known_first(clustering.assignment, label, self.sizes.k, self.sizes.known)
+        fill_centres(context, clustering.centres[order])
 
 
 class SemiSupervisedKMeans(ClusteredMethod):
     """k-means in which a labelled image stays in its class, so that centre i < M is class i; novelty by distance.
 
-    What GCD (Vaze et al. 2022) does after its training, here without any: the first answer to look at.
+    GCD's final clustering (Vaze et al. 2022) without its training: a quick first result.
     """
 
     about = About("Semi-supervised k-means", 2022, "CVPR", "k-means in which labelled images stay in their class")

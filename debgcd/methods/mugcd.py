@@ -1,8 +1,9 @@
-"""μGCD (Vaze et al. 2023): a student learns strong views from the moving average of itself, which sees weak ones.
+"""μGCD (Vaze et al. 2023): a student on strong views learns from its moving average, the teacher, on weak views.
 
-No training code is public. From a summary of the paper: losses, momentum, two stages. The first stage is a GCD run, or the one
-that `train --start RUN` names; its clusters become the prototypes if there are as many, with every preset. Open, and filled with SimGCD's values:
-temperatures, ε, schedule. The strong view is a usual one (random resized crop, colours, grey). The student answers.
+No training code is public. From a summary of the paper: losses, momentum, two stages. The first stage is a GCD run, or the
+run that `train --start RUN` names; with every preset, its clusters become the prototypes if their number is K. Temperatures,
+ε and the schedule are not published; SimGCD's values are used. The strong view is a common one (random resized crop, colour
+jitter, greyscale). The student gives the categories.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class MuGCD(PrototypeMethod):
         teacher_temperature = options.teacher_temperature(progress)
         distillation = losses.teacher_distillation(student, teacher, teacher_temperature, options.student_temperature)
         entropy = losses.mean_entropy(student, options.student_temperature)
-        labelled = batch.labelled[: len(batch.y)]  # rows of the first view are images
+        labelled = batch.labelled[: len(batch.y)]  # row numbers of the first view are image numbers
         supervised = losses.supervised(student[labelled], batch.y, options.student_temperature)
         share = options.supervised_weight
         total = (1 - share) * (distillation - options.entropy_weight * entropy) + share * supervised

@@ -1,7 +1,8 @@
-"""OpenCon (Sun & Li 2023): three contrasts, the third among images that look new, with prototypes as their teachers.
+"""OpenCon (Sun & Li 2023): three contrastive losses, the third among images that look new, with prototypes as teachers.
 
-Losses, heads and weights follow the public code (ResNet from SimCLR); backbone, and that half of a batch is labelled, are
-those of all methods here. Prototypes follow the projected features and never a gradient; the nearest one is the answer.
+Losses, heads and weights follow the public code (ResNet from SimCLR); the backbone and the labelled half of each batch are
+the same as for all methods in this package. Prototypes are moving averages of projected features, without gradient; the
+nearest one is the category.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class NearestPrototype(Classifier):
 
     def __init__(self, projection: Projection, categories: int):
         super().__init__()
-        self._projection = (projection,)  # in a tuple: its parameters are another head's
+        self._projection = (projection,)  # in a tuple, so that its parameters are not registered twice
         self.register_buffer("weight", torch.zeros(categories, projection.out))
 
     def forward(self, feature: Tensor) -> Tensor:
@@ -68,7 +69,7 @@ class NearestPrototype(Classifier):
 
 
 class OpenCon(Method):
-    """Contrast of unlabelled images, of labelled ones, and of those that look new; prototypes follow."""
+    """Contrast of unlabelled images, of labelled ones, and of those that look new; prototypes are moving averages."""
 
     about = About("OpenCon", 2023, "TMLR", "contrast among images that look new, taught by moving prototypes")
     Options: ClassVar[type[Options]] = OpenConOptions
@@ -80,7 +81,7 @@ class OpenCon(Method):
         return nn.ModuleDict({"projection": projection, "classifier": NearestPrototype(projection, self.sizes.k)})
 
     def memory(self, network: Network) -> nn.Module:
-        """Where the prototypes are after the step."""
+        """The prototypes after the step."""
         return memory_of(moved=torch.zeros_like(network.get_buffer("heads.classifier.weight")))
 
     def before_training(self, context: Context) -> None:
@@ -88,15 +89,15 @@ class OpenCon(Method):
         if "classifier" in context.given:
             return
         generator = torch.Generator().manual_seed(stream_seed(self.config.seed, "opencon") % 2**63)
-        found = torch.randn(weight.shape, generator=generator).to(weight)
+        start = torch.randn(weight.shape, generator=generator).to(weight)
         if self.options.heads.warm_start:
             features = context.features()
             nearest = linear(normalize(features, dim=1), warm_prototypes(self, context)).argmax(1)
             z = context.network.from_feature(features, ("projection",))["projection"]
             sums = torch.zeros_like(weight).index_add_(0, nearest, z)
             # a category that is nearest to no image stays random
-            found = torch.where(sums.any(1, keepdim=True), sums, found)
-        weight.copy_(normalize(found, dim=1))
+            start = torch.where(sums.any(1, keepdim=True), sums, start)
+        weight.copy_(normalize(start, dim=1))
 
     def loss(self, network: Network, batch: Batch, progress: Progress) -> Loss:
         options, known, images = self.options.opencon, self.sizes.known, len(batch.image)

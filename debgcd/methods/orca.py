@@ -1,7 +1,7 @@
-"""ORCA (Cao et al. 2022): known classes wait for the new ones, and images with their neighbours fall into one category.
+"""ORCA (Cao et al. 2022): an adaptive margin slows down known classes; an image and its neighbour share a category.
 
-From the paper and the public code (ResNet-18 from SimCLR) the losses are taken; backbone, views and the half of a batch that is
-labelled are those of all methods here, as in the GCD authors' comparison.
+The losses are those of the paper and the public code (ResNet-18 from SimCLR); backbone, views and the labelled half of each
+batch are the same as for all methods in this package, as in the GCD authors' comparison.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ class ORCAOptions(Options):
 
 
 class ORCA(PrototypeMethod):
-    """Cross-entropy with a margin that follows the uncertainty, pairs that agree, and categories used alike."""
+    """Cross-entropy with a margin that follows the uncertainty, pairs that agree, and a maximal mean entropy."""
 
     about = About("ORCA", 2022, "ICLR", "a margin holds known classes back while unlabelled images are uncertain")
     Options: ClassVar[type[Options]] = ORCAOptions
     options: ORCAOptions
 
     def memory(self, network: Network) -> nn.Module:
-        """The margin, fixed for an epoch."""
+        """The margin, constant within an epoch."""
         return memory_of(margin=torch.zeros(()))
 
     def before_epoch(self, context: Context, progress: Progress) -> None:
-        """ū over all unlabelled images, as the network stands."""
+        """Set the margin from ū, the network's mean uncertainty over all unlabelled images."""
         options, network = self.options.orca, context.network
         free = context.features()[context.label < 0]
         p = self.scores(network.from_feature(free, ("classifier",)))["gcd"]
@@ -57,7 +57,7 @@ class ORCA(PrototypeMethod):
         network.get_buffer("memory.margin").copy_(margin)
 
     def loss(self, network: Network, batch: Batch, progress: Progress) -> Loss:
-        """The public code takes cross-entropy, entropy and neighbours from the first views, and pairs them with the second."""
+        """As in the public code: cross-entropy, entropy and neighbours use first views; pairs join them with second views."""
         options, output, images = self.options.orca, network(batch.tokens), len(batch.image)
         logits, margin = output["classifier"], network.get_buffer("memory.margin")
         labelled = batch.labelled[: len(batch.y)]

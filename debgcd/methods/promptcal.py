@@ -1,7 +1,7 @@
-"""PromptCAL (Zhang et al. 2023): prompts in every block of a ViT, then positives from a graph of agreed neighbours.
+"""PromptCAL (Zhang et al. 2023): prompts in every block of a ViT, then positives from a consensus neighbour graph.
 
 From the public code (MIT): prompts, losses, teacher, memory, graph, weights. Both stages are one run: the first takes
-`first_share` of it, or none with `--start RUN`. What differs is in docs/methods.md.
+`first_share` of the steps, or none with `--start RUN`. docs/methods.md lists the differences.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from debgcd.model.heads import Centres, Part
 from debgcd.model.network import Network, Output, Queue, Teacher
 from debgcd.novelty.one_vs_all import DistanceDetector
 
-HALVES = ("cls", "prompts")  # of the feature; each has a projection and a memory
+HALVES = ("cls", "prompts")  # the two halves of the feature; each has a projection and a memory
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class PromptCALOptions(GCDOptions):
 
 
 class Memory(nn.Module):
-    """The teacher, and the last rows of both halves of its features."""
+    """The teacher, and a queue of its latest features, both halves."""
 
     def __init__(self, network: Network, rows: int, half: int):
         super().__init__()
@@ -62,7 +62,7 @@ class Memory(nn.Module):
 
 
 class PromptCAL(ContrastiveMethod):
-    """GCD with prompts; in the second stage against a teacher, and with agreed neighbours as further positives."""
+    """GCD with prompts; the second stage contrasts with a teacher, and adds neighbours in the graph as positives."""
 
     about = About(
         "PromptCAL", 2023, "CVPR", "prompts in every block; positives from a graph of agreed neighbours", needs_vit=True
@@ -97,7 +97,7 @@ class PromptCAL(ContrastiveMethod):
         Memory.of(context.network).teacher.follow(context.network, 0.0)  # the network may come from another run
 
     def _neighbour_weight(self, progress: Progress) -> float | None:
-        """Of the second stage; None in the first."""
+        """Weight of the second stage's neighbour loss; None in the first stage."""
         options = self.options.promptcal
         share = 0.0 if self.config.start is not None else options.first_share
         steps = progress.step - round(share * progress.steps)
@@ -114,27 +114,27 @@ class PromptCAL(ContrastiveMethod):
             memory.queue.add(normalize(teacher.feature.unflatten(1, (2, -1)), dim=2), batch.labels)
         terms = {
             f"{name}_{term}": value
-            for name, (_, found) in zip(HALVES, parts, strict=True)
-            for term, value in found.items()
+            for name, (_, half_terms) in zip(HALVES, parts, strict=True)
+            for term, value in half_terms.items()
         }
         return Loss(parts[0][0] + self.options.promptcal.prompt_weight * parts[1][0], terms)
 
     def _second_stage(
         self, output: Output, teacher: Output, i: int, queue: Queue, batch: Batch, weight: float
     ) -> tuple[Tensor, dict[str, Tensor | float]]:
-        """The loss of one half of the features against the teacher and the memory; weight: of the neighbours."""
+        """Loss of half `i` of the features against the teacher and the queue, and its terms; weight: of the neighbours."""
         name, options, base = HALVES[i], self.options.promptcal, self.options.baseline
         nce = losses.cross_nce(output[name], teacher[name], base.unlabelled_temperature)
-        known, taught = (found[name][batch.labelled] for found in (output, teacher))
-        supervised = losses.cross_contrastive(known, taught, batch.y, base.labelled_temperature)
-        z, own = (normalize(found.feature.chunk(2, 1)[i], dim=1) for found in (output, teacher))
+        student_labelled, teacher_labelled = (model[name][batch.labelled] for model in (output, teacher))
+        supervised = losses.cross_contrastive(student_labelled, teacher_labelled, batch.y, base.labelled_temperature)
+        z, own = (normalize(model.feature.chunk(2, 1)[i], dim=1) for model in (output, teacher))
         other_view = own.roll(len(own) // 2, 0)
-        others, label, there = queue.rows[:, i].clone(), queue.label.clone(), queue.label > queue.EMPTY
-        valid = torch.cat([torch.ones(len(z), dtype=torch.bool, device=z.device), there])
+        others, label, filled = queue.rows[:, i].clone(), queue.label.clone(), queue.label > queue.EMPTY
+        valid = torch.cat([torch.ones(len(z), dtype=torch.bool, device=z.device), filled])
         linked = losses.agreed(torch.cat([other_view, others]), len(z), options.neighbours, options.quantile, valid)
         positive = losses.with_labels(linked, batch.labels, label)
-        share_kept = options.negatives / there.sum().clamp_min(1)
-        candidate = (batch.uniform("promptcal", len(label)) < share_kept).repeat(2, 1) & there | linked
+        share_kept = options.negatives / filled.sum().clamp_min(1)
+        candidate = (batch.uniform("promptcal", len(label)) < share_kept).repeat(2, 1) & filled | linked
         near = losses.neighbour_contrast(
             (z * other_view).sum(1), z @ others.T, positive, candidate, options.temperature
         )

@@ -1,7 +1,7 @@
-"""RankStats+ (Han et al. 2020, as ported by Vaze et al. 2022): pairs of images whose features have the same largest dimensions.
+"""RankStats+ (Han et al. 2020, as ported by Vaze et al. 2022): images whose features share the top dimensions are pairs.
 
-A re-implementation, since the port was never released. The losses follow the public code of RankStats; as its port is
-described, one head has a row for each of the K categories: its first M rows learn the labels, all of it learns the pairs.
+A re-implementation, since the port was never released. The losses follow the public code of RankStats. As in the description
+of the port, one head has a row for each of the K categories: its first M rows learn the labels, all rows learn the pairs.
 """
 
 from __future__ import annotations

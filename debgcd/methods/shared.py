@@ -1,4 +1,4 @@
-"""What several methods share: options, L_rep, classifiers that start from k-means, categories that come from it."""
+"""Parts that several methods share: options, L_rep, prototype classifiers with a warm start, categories by k-means."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from debgcd.system.progress import progress
 
 
 def memory_of(**buffers: Tensor) -> nn.Module:
-    """A memory that holds these tensors."""
+    """A module with these tensors as buffers."""
     memory = nn.Module()
     for name, value in buffers.items():
         memory.register_buffer(name, value)
@@ -58,7 +58,7 @@ class ProjectionOptions:
 
 
 def representation(z: Tensor, batch: Batch, options: ContrastOptions) -> tuple[Tensor, dict[str, Tensor | float]]:
-    """L_rep: InfoNCE on all rows and supervised contrast on the labelled ones, weighted, and both terms.
+    """L_rep, the weighted sum of InfoNCE on all rows and supervised contrast on the labelled ones; and both terms.
 
     z: (2B, d) unit rows.
     """
@@ -89,17 +89,17 @@ class BaselineOptions(ContrastOptions):
 
 @dataclass(frozen=True)
 class WarmStart:
-    """How a classifier of prototypes starts."""
+    """The initial prototypes of a classifier."""
 
     warm_start: bool = option(False, "prototypes from semi-supervised k-means; the paper starts from random ones")
 
 
 class PrototypeMethod(Method):
-    """A method whose classifier is plain prototypes, which start from k-means with `heads.warm_start`."""
+    """A method whose classifier is plain prototypes; with `heads.warm_start` they start from k-means."""
 
     @property
     def temperature(self) -> float:
-        """Of the classifier's probabilities."""
+        """Softmax temperature of the classifier's probabilities."""
         raise NotImplementedError
 
     def heads(self) -> nn.ModuleDict:
@@ -117,13 +117,13 @@ class PrototypeMethod(Method):
 
 
 def start_prototypes(method: Method, context: Context, warm: bool, new: Tensor | None = None) -> None:
-    """Where classifiers start: where one came from another run, all there; else, if `warm`, from semi-supervised k-means.
+    """Initialise all classifiers: from one that another run gave, else, if `warm`, from semi-supervised k-means.
 
-    new: (N,) which images look new, if that was asked; see `prototypes`.
+    new: (N,) bool, images that look new, or None; see `prototypes`.
     """
     heads = classifiers(context.network.heads)
     given = [head for name, head in heads.items() if name in context.given]
-    if given:  # all classifiers must number the categories alike
+    if given:  # all classifiers must number the categories in the same way
         start = given[0].weight.clone()
     elif warm:
         start = warm_prototypes(method, context, new)
@@ -151,7 +151,7 @@ def warm_prototypes(method: Method, context: Context, new: Tensor | None = None)
 
 @dataclass(frozen=True)
 class ClusteringOptions:
-    """How k-means searches."""
+    """Effort of k-means."""
 
     restarts: int = option(10, "random restarts; the lowest inertia wins", 1, 10**5)
     iterations: int = option(300, "at most, per restart", 1, 10**6)
@@ -174,7 +174,7 @@ class GCDOptions(KMeansOptions):
 
 
 class ClusteredMethod(Method):
-    """Categories by semi-supervised k-means over all training images' features at the end; novelty by distance."""
+    """A method whose categories come from semi-supervised k-means on the final features; novelty by distance."""
 
     Options: ClassVar[type[Options]] = KMeansOptions
     clusters = True
@@ -192,7 +192,7 @@ class ClusteredMethod(Method):
 
 
 class ContrastiveMethod(ClusteredMethod):
-    """The same after tuning the features by a contrast of their projection, as GCD does.
+    """A clustered method that first tunes the features by a contrastive loss on their projection, as GCD does.
 
     The public code of GCD contrasts the 65,536 outputs of DINO's head (`heads.projection_prototypes`). Without them the
     projection is SimGCD's, so that the two methods differ in the classifier alone.
@@ -207,7 +207,7 @@ class ContrastiveMethod(ClusteredMethod):
         return heads
 
     def projection(self, width: int | None = None) -> Projection | PrototypeProjection:
-        """What L_rep contrasts: (N, width) -> (N, d), unit rows; the feature's width unless told."""
+        """The projection for L_rep: (N, width) -> (N, d), unit rows; width defaults to the feature's."""
         shape, width = self.options.heads, width or self.sizes.width
         if not shape.projection_prototypes:
             return shape.projection(width)
@@ -216,17 +216,17 @@ class ContrastiveMethod(ClusteredMethod):
 
 
 def settle_centres(method: Method, context: Context, unit: Tensor) -> None:
-    """Categories by semi-supervised k-means over all training images' features: unit (N, width), unit rows."""
+    """Set the categories by semi-supervised k-means over all training images' features: unit (N, width), unit rows."""
     fill_centres(context, clustered(unit, context.label, method.sizes.k, method.config).centres)
 
 
 def fill_centres(context: Context, centres: Tensor) -> None:
-    """Make these the categories: centres (K, width)."""
+    """Copy the categories' centres (K, width) into the classifier."""
     classifiers(context.network.heads)["classifier"].weight.copy_(centres)
 
 
 def fit_detector(context: Context, feature: Tensor) -> None:
-    """Fill the detector from the part of all training images' features that it is on: feature (N, width)."""
+    """Fit the detector to all training images' features: (N, width), only the columns that it reads."""
     detector = detector_of(context.network)
     assert detector is not None
     detector.fit(feature, context.label, context.group)
@@ -234,21 +234,21 @@ def fit_detector(context: Context, feature: Tensor) -> None:
 
 def clustered(points: Tensor, label: Tensor, k: int, config: Config) -> Clustering:
     """k-means with the configuration's restarts, iterations and seed, and a progress bar."""
-    how: ClusteringOptions = config.options.clustering
+    options: ClusteringOptions = config.options.clustering
     with progress("clustering") as report:
         return kmeans(
             points,
             label,
             k,
             seed=config.seed,
-            restarts=how.restarts,
-            iterations=how.iterations,
+            restarts=options.restarts,
+            iterations=options.iterations,
             on_progress=report,
         )
 
 
 def known_first(assignment: Tensor, label: Tensor, k: int, known: int) -> Tensor:
-    """An order of the clusters in which cluster i holds known class i, matched on the labelled images: (K,)."""
+    """(K,) order of the clusters in which cluster i is known class i, by the best matching on the labelled images."""
     from scipy.optimize import linear_sum_assignment
 
     labelled = label >= 0

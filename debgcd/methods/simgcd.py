@@ -1,4 +1,4 @@
-"""SimGCD (Wen et al. 2023): a parametric classifier by self-distillation, with contrastive learning beside it."""
+"""SimGCD (Wen et al. 2023): a parametric classifier trained by self-distillation, plus contrastive learning."""
 
 from __future__ import annotations
 

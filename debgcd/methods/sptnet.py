@@ -1,10 +1,10 @@
-"""SPTNet (Wang et al. 2024): prompts of pixels and the network learn in turns, from a trained SimGCD.
+"""SPTNet (Wang et al. 2024): pixel prompts and the network learn alternately, from a trained SimGCD.
 
-Written from descriptions of the paper; no public code was used. The first stage is a SimGCD run, or `--start RUN`. Every 20 steps it changes
-what learns: the prompts (a frame around each patch, a border around the image), or the tail and the heads. One view is the
-plain image, the other has the prompts; the loss is SimGCD's. The trunk's tokens change with the prompts, so there is no view
-bank. Open, and decided here: prompts start at zero, are added to normalised pixels, and are there at inference too; their
-learning rate is a multiple of the tail's and has no warm-up of its own.
+Written from descriptions of the paper; no public code was used. The first stage is a SimGCD run, or `--start RUN`. Training
+alternates every 20 steps between the prompts (a frame around each patch, a border around the image) and the tail with the
+heads. One view is the plain image, the other has the prompts; the loss is SimGCD's. The trunk's tokens change with the
+prompts, so there is no view bank. The descriptions leave open, and this file decides: prompts start at zero, are added to
+normalised pixels, and are used at inference too; their learning rate is a multiple of the tail's without a separate warm-up.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from debgcd.model.prompts import PixelPrompts, Prompted
 
 @dataclass(frozen=True)
 class PromptOptions:
-    """The prompts, and when they learn."""
+    """Shape and schedule of the prompts."""
 
     patch: int | None = option(None, "side of a patch; null: the ViT's own, and 16 for a CNN", 1, 4096)
     frame: int = option(1, "width of the frame around each patch, as published", 0, 4096)
@@ -38,7 +38,7 @@ class SPTNetOptions(SimGCDOptions):
 
 
 class SPTNet(SimGCD):
-    """SimGCD's loss on a plain and a prompted view; prompts and network learn in turns."""
+    """SimGCD's loss on a plain and a prompted view; prompts and network learn alternately."""
 
     about = About("SPTNet", 2024, "ICLR", "prompts of pixels and the network learn in turns, from a trained SimGCD")
     Options = SPTNetOptions
@@ -59,7 +59,7 @@ class SPTNet(SimGCD):
     def loss(self, network: Network, batch: Batch, progress: Progress) -> Loss:
         backbone = network.backbone
         assert isinstance(backbone, Prompted)
-        # The prompts, or everything else; prompts that need no gradient also spare the trunk's activations.
+        # Train the prompts or everything else; without a gradient for prompts, the trunk's activations are not stored.
         prompts_learn = progress.step // self.options.prompts.period % 2 == 0
         for parameter in network.trained().values():
             parameter.requires_grad_(not prompts_learn)

@@ -1,7 +1,8 @@
 """UNO+ (Fini et al. 2021, as ported by Vaze et al. 2022): each view learns the balanced assignment of the other one.
 
 A re-implementation, since the port was never released: UNO's public losses, heads and crops, but pseudo-labels over all K
-categories (an unlabelled image may be known), MLPs without batch normalisation, and small crops at the size of large ones.
+categories (an unlabelled image may be of a known class), MLPs without batch normalisation, and small crops resized to the
+size of large ones.
 """
 
 from __future__ import annotations
@@ -65,28 +66,28 @@ class UNOHeads(nn.Module):
             module.reset(generator)
 
     def forward(self, feature: Tensor) -> Tensor:
-        said = [new(project(feature)) for project, new in zip(self.projections, self.new, strict=True)]
+        cosines = [new(project(feature)) for project, new in zip(self.projections, self.new, strict=True)]
         known = self.known(feature)
-        return torch.stack([torch.cat([known, *said[i : i + 2]], 1) for i in range(0, len(said), 2)], 1)
+        return torch.stack([torch.cat([known, *cosines[i : i + 2]], 1) for i in range(0, len(cosines), 2)], 1)
 
 
 class BestHead(Classifier):
-    """The classifier that answers: the one of the heads with the lowest loss."""
+    """The classifier of the final result: the head with the lowest loss."""
 
     def __init__(self, heads: UNOHeads):
         super().__init__()
-        self._heads = (heads,)  # in a tuple: the parameters are those of the other head, not of this one
+        self._heads = (heads,)  # in a tuple, so that its parameters are not registered twice
         self.register_buffer("best", torch.zeros((), dtype=torch.int64))
 
     def forward(self, feature: Tensor) -> Tensor:
         heads = self._heads[0]
-        said = [new(project(feature)) for project, new in zip(heads.projections[::2], heads.new[::2], strict=True)]
-        best = self.get_buffer("best").view(1) % len(said)  # a file may hold any number
-        # all of them and then one: which one is a number on the device, and in ONNX a constant
-        return torch.cat([heads.known(feature), torch.stack(said, 1).index_select(1, best).squeeze(1)], 1)
+        cosines = [new(project(feature)) for project, new in zip(heads.projections[::2], heads.new[::2], strict=True)]
+        best = self.get_buffer("best").view(1) % len(cosines)  # a file may hold any number
+        # compute all heads, then select: the index is on the device, and a constant in ONNX
+        return torch.cat([heads.known(feature), torch.stack(cosines, 1).index_select(1, best).squeeze(1)], 1)
 
     def prototypes(self) -> Tensor:
-        """Known classes lie in the feature's space, new categories in that of the best head's projection."""
+        """Unit prototypes: known classes in the feature's space, new categories in that of the best head's projection."""
         heads = self._heads[0]
         new = heads.new[2 * int(self.get_buffer("best"))]
         assert isinstance(new, Prototypes)
@@ -99,12 +100,12 @@ class BestHead(Classifier):
         for i, head in enumerate(heads.new):
             assert isinstance(head, Prototypes)
             rows = head.weight
-            # an over-clustering head is of no use any more; it keeps as many rows as its shape says
+            # over-clustering heads are unused after training; keep the number of rows that their shape requires
             rows.data = rows.data[: heads.over * len(new)] if i % 2 else merged(rows.data, images[known:], new)
 
 
 class UNO(Method):
-    """Swapped prediction with several heads and over-clustering; the head with the lowest loss of an epoch answers."""
+    """Swapped prediction with several heads and over-clustering; the head with an epoch's lowest loss is the classifier."""
 
     about = About("UNO+", 2022, "CVPR", "each view learns the balanced assignment of the other; several heads")
     Options: ClassVar[type[Options]] = UNOOptions
@@ -123,27 +124,27 @@ class UNO(Method):
         context.network.get_buffer("memory.sums").zero_()
 
     def after_step(self, network: Network, progress: Progress) -> None:
-        """The best head is the last whole epoch's; before there is one, the best so far."""
+        """Update the best head at the end of each epoch, and at every step of the first epoch."""
         done = progress.step + 1
         if done <= progress.steps_per_epoch or done % progress.steps_per_epoch == 0:
             network.get_buffer("heads.classifier.best").copy_(network.get_buffer("memory.sums").argmin())
 
     def loss(self, network: Network, batch: Batch, progress: Progress) -> Loss:
-        said = network(batch.tokens)["heads"].transpose(0, 1)  # (H, 4B, columns)
+        logits = network(batch.tokens)["heads"].transpose(0, 1)  # (H, 4B, columns)
         k, known = self.sizes.k, self.sizes.known
-        cluster, over = said[..., :k], torch.cat([said[..., :known], said[..., k:]], -1)
+        cluster, over = logits[..., :k], torch.cat([logits[..., :known], logits[..., k:]], -1)
         parts = {"cluster": self._swapped(cluster, batch), "over_cluster": self._swapped(over, batch)}
         network.get_buffer("memory.sums").add_(parts["cluster"].detach())
         terms = {name: value.mean() for name, value in parts.items()}
         return Loss((terms["cluster"] + terms["over_cluster"]) / 2, terms)
 
     def _swapped(self, logits: Tensor, batch: Batch) -> Tensor:
-        """Mean over the six pairs of a large crop, whose assignment is the target, and another crop: (H, 4B, C) -> (H,)."""
+        """Mean over six pairs of crops; the first of a pair is large, its assignment the target: (H, 4B, C) -> (H,)."""
         options = self.options.uno
         large, small = logits.split(2 * len(batch.image), 1)
         labelled, free = batch.labelled[: 2 * len(batch.y)], batch.unlabelled[: len(batch.unlabelled) // 2]
         targets = losses.swapped_targets(large, labelled, free, batch.y, options.iterations, options.epsilon)
-        both = targets.unflatten(1, (2, -1)).mean(1).repeat(1, 2, 1)  # a small crop learns from either large one
+        both = targets.unflatten(1, (2, -1)).mean(1).repeat(1, 2, 1)  # a small crop learns from both large ones
         swapped = losses.swapped(large, targets, options.temperature)
         return (swapped + 2 * losses.swapped(small, both, options.temperature)) / 3
 

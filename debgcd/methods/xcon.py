@@ -1,8 +1,8 @@
-"""XCon (Fei et al. 2022): GCD, and the same contrast once more within parts of the data that look alike.
+"""XCon (Fei et al. 2022): GCD, and the same contrast a second time within clusters of similar images (parts).
 
-From the public code: k-means on the frozen features makes eight parts, once; each has a projection of its own, an expert.
-There a step draws a second batch, with the same number of images from each part; here the images of one batch serve both
-terms, and the mean over the parts gives each the same weight.
+From the public code: k-means on the frozen features makes eight parts, once; each has its own projection, an expert. In the
+public code a step draws a second batch, with the same number of images from each part; in this file both terms use the same
+batch, and the mean over the parts gives each the same weight.
 """
 
 from __future__ import annotations
@@ -71,15 +71,15 @@ class XCon(ContrastiveMethod):
     def before_training(self, context: Context) -> None:
         parts = min(self.options.experts.count, len(context.label))
         unit = normalize(context.features(), dim=1)
-        found = clustered(unit, torch.full_like(context.label, -1), parts, self.config).assignment
-        context.network.get_buffer("memory.part").copy_(found)
+        part = clustered(unit, torch.full_like(context.label, -1), parts, self.config).assignment
+        context.network.get_buffer("memory.part").copy_(part)
 
     def loss(self, network: Network, batch: Batch, progress: Progress) -> Loss:
         output, options, parts = network(batch.tokens), self.options.baseline, self.options.experts.count
         part = network.get_buffer("memory.part")[batch.image]
-        said = output["experts"]
-        z = said[torch.arange(len(said), device=said.device), part.repeat(2)]
-        labelled = part[batch.labelled[: len(batch.y)]]  # rows of the first view are images
+        experts = output["experts"]
+        z = experts[torch.arange(len(experts), device=experts.device), part.repeat(2)]
+        labelled = part[batch.labelled[: len(batch.y)]]  # row numbers of the first view are image numbers
         fine = losses.info_nce_within(z @ z.T, part, parts, options.unlabelled_temperature)
         known = z[batch.labelled]
         fine_labelled = losses.supervised_contrastive_within(
