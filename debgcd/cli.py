@@ -43,10 +43,10 @@ photos/ holds labelled/<class>/... and unlabelled/..., or class folders next to 
 Parquet file with the columns path and label (empty: unlabelled) works too.
 """
 
-# errors of the place that a file is written to or read from, not of the program
-PLACES = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO}
-UNWRITTEN = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
-PLACES |= {errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
+# Errors of a disk, a path or its permissions, not of the program: one sentence instead of a traceback.
+WRITE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
+PATH_ERRORS = {errno.EROFS, errno.EACCES, errno.EPERM}
+PATH_ERRORS |= {errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
 
 # Commands in the order of the help, each with its file in commands/.
 COMMANDS = {name: name for name in ("demo", "check", "fetch", "config", "methods")}
@@ -67,46 +67,46 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not hasattr(options, "command"):
         parser.print_help()
         return 0
-    if not _has_working_directory():  # numerical libraries abort there
+    if not _has_working_directory():  # numerical libraries abort without one
         return _complain("the working directory was deleted; change to a folder that exists", DataError.exit_code)
     try:
-        if options.named not in RANKED:  # one process does it, with nobody to wait for
-            return 0 if distributed.launched() and os.environ["RANK"] != "0" else _do(options)
+        if options.named not in RANKED:  # rank 0 runs it alone
+            return 0 if distributed.launched() and os.environ["RANK"] != "0" else _run(options)
         with distributed.joined():
-            return _do(options)
+            return _run(options)
     except DebgcdError as error:
         return _complain(str(error), error.exit_code)
 
 
-def _do(options: argparse.Namespace) -> int:
-    """Run the command, and say what went wrong."""
+def _run(options: argparse.Namespace) -> int:
+    """Run the command, report its error if it has one, and return the exit code."""
     with _termination_as_interrupt():
         try:
-            with _calm_after_an_error(), _results_of_the_first_rank():
+            with _ignore_sigterm_after_an_error(), _print_on_rank0():
                 distributed.require_same_code()
                 options.command(options)
-                sys.stdout.flush()  # here, where what goes wrong can still be said
+                sys.stdout.flush()  # an error in writing must be raised while it can be reported
                 distributed.barrier()
             return 0
         except DebgcdError as error:
-            again = _how_to_go_on(options) if isinstance(error, distributed.Lost) else ""
-            return _complain(_sentence(error, options) + again, error.exit_code)
+            advice = _how_to_continue(options) if isinstance(error, distributed.Lost) else ""
+            return _complain(_sentence(error, options) + advice, error.exit_code)
         except KeyboardInterrupt:
-            again = "; to start again, repeat the command" if options.named == "train" else ""
-            return _complain(f"stopped{_how_to_go_on(options) or again}", 130)
+            advice = "; to start again, repeat the command" if options.named == "train" else ""
+            return _complain(f"stopped{_how_to_continue(options) or advice}", 130)
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader is gone; print nothing at exit
             return 128 + signal.SIGPIPE
         except OSError as error:
-            if error.errno not in PLACES:
+            if error.errno not in WRITE_ERRORS | PATH_ERRORS:
                 distributed.failed()
                 raise
             where = f" {error.filename}" if error.filename else ""
-            if error.filename is None and error.errno in UNWRITTEN:  # files that are written say their names
+            if error.filename is None and error.errno in WRITE_ERRORS:  # errors of our own files carry their names
                 where = " standard output"
                 sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (nothing is left to be written at exit)
             return _complain(
-                f"cannot use{where}: {error.strerror}; {_advice(error, options)}{_how_to_go_on(options)}", 3
+                f"cannot use{where}: {error.strerror}; {_advice(error, options)}{_how_to_continue(options)}", 3
             )
         except BaseException:
             distributed.failed()
@@ -121,15 +121,16 @@ def _sentence(error: DebgcdError, options: argparse.Namespace) -> str:
 
 
 def _prepare_streams() -> None:
-    """Make standard streams usable whatever they are: no character fails to print, and closed ones lead nowhere.
+    """Escape characters that standard streams cannot encode, and connect closed ones to /dev/null.
 
-    While one is closed, the next file to be opened would get its number, and messages of libraries would go into it.
+    Otherwise the next file to be opened would get the number of the closed stream, and libraries would print into it.
     """
-    for number in range(3):
+    for descriptor in range(3):
         try:
-            os.fstat(number)
+            os.fstat(descriptor)
         except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # gets the lowest number that is free: this one
+            # `open` returns the lowest free descriptor, which is this one
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     for stream in ("stdout", "stderr"):
         if getattr(sys, stream) is None:
             setattr(sys, stream, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 (until the process ends)
@@ -139,9 +140,9 @@ def _prepare_streams() -> None:
 
 @contextmanager
 def _termination_as_interrupt() -> Iterator[None]:
-    """Stop at SIGTERM as at Ctrl-C, with the same words; training has its own way, which lets it end its step."""
-    here = threading.current_thread() is threading.main_thread()
-    if not here or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+    """Treat SIGTERM as Ctrl-C. Training replaces this by `stop_requests`, which first finishes the step."""
+    main_thread = threading.current_thread() is threading.main_thread()
+    if not main_thread or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
         return
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -152,8 +153,8 @@ def _termination_as_interrupt() -> Iterator[None]:
 
 
 @contextmanager
-def _calm_after_an_error() -> Iterator[None]:
-    """From an error on, ignore SIGTERM until it is told: a launcher sends it to all ranks as soon as one has failed."""
+def _ignore_sigterm_after_an_error() -> Iterator[None]:
+    """After an error, ignore SIGTERM so that the error is printed: a launcher sends it to all ranks once one has failed."""
     try:
         yield
     except BaseException:
@@ -163,8 +164,8 @@ def _calm_after_an_error() -> Iterator[None]:
 
 
 @contextmanager
-def _results_of_the_first_rank() -> Iterator[None]:
-    """Results go to standard output once, however many ranks there are."""
+def _print_on_rank0() -> Iterator[None]:
+    """Discard the standard output of all ranks but rank 0."""
     if not distributed.rank():
         yield
         return
@@ -181,11 +182,12 @@ def _has_working_directory() -> bool:
 
 
 def _complain(text: str, code: int) -> int:
-    if distributed.failed():  # of several ranks, the first one whose error it is
-        whose = (
+    """Print an error message and return the exit code; if several ranks fail, only the first one prints."""
+    if distributed.failed():
+        origin = (
             f"rank {distributed.rank()} on {socket.gethostname()}: " if distributed.rank() and code in (2, 3) else ""
         )
-        say(f"debgcd: {whose}{text}", every_rank=True)
+        say(f"debgcd: {origin}{text}", every_rank=True)
     return code
 
 
@@ -194,19 +196,20 @@ def _advice(error: OSError, options: argparse.Namespace) -> str:
     from debgcd.system.files import FULL
     from debgcd.system.machine import cache_folder
 
-    room = "free some space or " if error.errno in FULL else ""
-    where = Path(os.path.abspath(error.filename)) if isinstance(error.filename, str) else Path("/")
+    free_space = "free some space or " if error.errno in FULL else ""
+    path = Path(os.path.abspath(error.filename)) if isinstance(error.filename, str) else Path("/")
     with suppress(UsageError):  # no home folder, so no cache either
-        if hasattr(options, "bank") and where.is_relative_to(os.path.abspath(cache_folder(options.cache))):
-            return f"{room}choose another cache folder with --cache, or do without the view bank (--bank off)"
-    return f"{room}choose another place"
+        if hasattr(options, "bank") and path.is_relative_to(os.path.abspath(cache_folder(options.cache))):
+            return f"{free_space}choose another cache folder with --cache, or do without the view bank (--bank off)"
+    return f"{free_space}choose another place"
 
 
-def _how_to_go_on(options: argparse.Namespace) -> str:
+def _how_to_continue(options: argparse.Namespace) -> str:
+    """The command that continues what was interrupted; empty if nothing was begun."""
     if options.named in ("demo", "fetch", "reproduce"):
         return "; to continue, repeat the command"
-    where = {"train": "out", "resume": "run"}.get(options.named)
-    folder: Path | None = getattr(options, where) if where else None
+    option = {"train": "out", "resume": "run"}.get(options.named)
+    folder: Path | None = getattr(options, option) if option else None
     begun = folder is not None and os.path.exists(folder / "config.yaml")  # Path.exists raises if the name is too long
     return f"; to continue: debgcd resume {folder}" if begun else ""
 
@@ -214,12 +217,12 @@ def _how_to_go_on(options: argparse.Namespace) -> str:
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> Any:
         if distributed.launched() and os.environ["RANK"] != "0":
-            raise SystemExit(UsageError.exit_code)  # all ranks have the same words, and rank 0 speaks
+            raise SystemExit(UsageError.exit_code)  # all ranks have the same command line; rank 0 prints
         raise SystemExit(_complain(f"{message}; see {self.prog} --help", UsageError.exit_code))
 
 
 def _parser(command: str | None = None) -> argparse.ArgumentParser:
-    """The parser of one command, whose file alone is imported; of all of them if it is not the name of one."""
+    """The parser for this command, importing only its file; for all commands if there is none of that name."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = _Parser(
         prog="debgcd",

@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 
 
 Subparsers = argparse._SubParsersAction  # argparse has no public name for it
-BENCHMARKS = "cifar10, cifar100, imagenet100, imagenet1k, cub, cars, aircraft, pets, herbarium19"  # a test compares this with the list in data/
+# Repeats `datasets.facts.NAMES`, which is not imported here so that --help stays fast; a test compares the two.
+BENCHMARKS = "cifar10, cifar100, imagenet100, imagenet1k, cub, cars, aircraft, pets, herbarium19"
 
 
 def add_command(
-    subparsers: Subparsers, name: str, work: Callable[[argparse.Namespace], None], summary: str, example: str
+    subparsers: Subparsers, name: str, handler: Callable[[argparse.Namespace], None], summary: str, example: str
 ) -> argparse.ArgumentParser:
-    """A parser for a new command; `work` is its handler."""
+    """A parser for a new command."""
     parser = subparsers.add_parser(
         name,
         help=summary,
@@ -35,7 +36,7 @@ def add_command(
         epilog=f"example:\n  {example}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.set_defaults(command=work)
+    parser.set_defaults(command=handler)
     return parser
 
 
@@ -85,11 +86,12 @@ def read_source(options: argparse.Namespace) -> Source:
         raise UsageError(f"both PATH ({options.path}) and --benchmark {options.benchmark} given; give only one of them")
     if options.root is None:
         raise UsageError(f"--benchmark {options.benchmark} needs --root DIR: the data set's folder or its parent")
-    from debgcd.datasets import read_benchmark
+    from debgcd.datasets import Split, read_benchmark
     from debgcd.system.machine import cache_folder
 
-    found = read_benchmark(options.benchmark, options.root, cache_folder(options.cache), options.split or "published")
-    return Source(found.facts.name, found.folder, found.manifest, found)
+    split: Split = options.split or "published"
+    benchmark = read_benchmark(options.benchmark, options.root, cache_folder(options.cache), split)
+    return Source(benchmark.facts.name, benchmark.folder, benchmark.manifest, benchmark)
 
 
 def add_feature_options(parser: argparse.ArgumentParser) -> None:
@@ -157,7 +159,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 def configured(options: argparse.Namespace, source: Source, start: Config | None = None) -> Config:
     """The configuration of a run: preset, quality, method, benchmark and backbone, overridden by K, --config, options and --set in turn.
 
-    start: a configuration to override instead.
+    start: the configuration of a reviewed run (--from), which then takes the place of preset, benchmark and backbone.
     """
     from debgcd import config as configuration
 
@@ -186,8 +188,10 @@ def configured(options: argparse.Namespace, source: Source, start: Config | None
             name, benchmark, options.backbone, method=str(named[-1]) if named else "debgcd", quality=options.quality
         )
     backbone = None if options.backbone is None else config.backbone.name  # an option overrides --config
-    other = getattr(options, "start", None)
-    if other is not None:  # whose network it is, but for what the user says here, which must be the same there
+    start_run = getattr(options, "start", None)
+    if (
+        start_run is not None
+    ):  # that run decides these; if the user gives one too, the two must agree (`plan.make_plan`)
         open_ = {"backbone": {"name": None}, "views": {"size": "auto", "resize": "auto"}}
         config = configuration.override(config, open_, "--start")
     if facts is not None:
@@ -211,7 +215,7 @@ def configured(options: argparse.Namespace, source: Source, start: Config | None
     if any(value is not None for value in sections["detector"].values()) and not hasattr(config.options, "detector"):
         raise UsageError(f"--detector and --labelled-fraction are not for {config.method}; omit them")
     values = {"seed": options.seed} if options.seed is not None else {}
-    values |= {"start": os.path.abspath(other)} if other is not None else {}
+    values |= {"start": os.path.abspath(start_run)} if start_run is not None else {}
     if epochs is not None and METHODS[config.method].first is not None:
         values["first"] = {"epochs": None, "steps": None}  # as long as the second stage
     values |= getattr(options, "k", None) or {}
@@ -228,8 +232,8 @@ def absolute(path: str | None) -> str | None:
 
 def _k(text: str) -> dict[str, Any]:
     """The configuration values that `--k` stands for."""
-    if (found := k_values(text)) is not None:
-        return found
+    if (values := k_values(text)) is not None:
+        return values
     if re.fullmatch(r"-?\d+", text):
         return {"k": int(text)}
     raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor auto nor a factor such as 2x")

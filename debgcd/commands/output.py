@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from debgcd.run.predictions import Prediction
 
 
-RUN = ("config.yaml", "manifest.csv")  # a folder with both is a run directory
-MODEL = ("config.json", "categories.json")  # and with these, a model folder
-INPUTS = ("path", "run", "config", "backbone", "start")  # options that name what a command reads
+RUN_FILES = ("config.yaml", "manifest.csv")  # a folder with both is a run directory
+MODEL_FILES = ("config.json", "categories.json")  # a folder with both is a model folder
+INPUT_OPTIONS = ("path", "run", "config", "backbone", "start")  # options that name what a command reads
 
 
 def add_force(parser: argparse.ArgumentParser) -> None:
@@ -32,9 +32,9 @@ def add_force(parser: argparse.ArgumentParser) -> None:
 
 
 def require_free(options: argparse.Namespace, flag: str, path: Path, images: Iterable[os.PathLike[str]] = ()) -> None:
-    """Refuse an output file that exists, unless --force is given; before any work is done.
+    """Refuse an output file that exists unless --force is given; called before any work is done.
 
-    Even with --force: a folder, a file of a run or a model, what the command reads, and `images`, those of its input.
+    Refused even with --force: a folder, a file inside a run or a model, an input of the command, one of its `images`.
     """
     require_harmless(options, flag, path, images)
     if path.is_file() and not options.force:
@@ -44,41 +44,41 @@ def require_free(options: argparse.Namespace, flag: str, path: Path, images: Ite
 def require_harmless(
     options: argparse.Namespace, flag: str, path: Path, images: Iterable[os.PathLike[str]] = ()
 ) -> None:
-    """The part of `require_free` that --force does not change."""
+    """Refuse what `require_free` refuses even with --force."""
     if path.is_dir():
         raise UsageError(f"{flag} {path} is a folder; give the path of a file")
-    place = Path(os.path.realpath(path))
-    for folder in place.parents:
-        for names, what in ((RUN, "run directory"), (MODEL, "model folder")):
+    target = Path(os.path.realpath(path))
+    for folder in target.parents:
+        for names, what in ((RUN_FILES, "run directory"), (MODEL_FILES, "model folder")):
             if all((folder / name).is_file() for name in names):
                 raise UsageError(f"{flag} {path} lies inside the {what} {folder}; choose a path outside it")
-    if not place.is_file():  # what is not there cannot be lost; pipes and devices neither
+    if not target.is_file():  # a new file, a pipe or a device: nothing can be lost
         return
-    inputs = [Path(given) for name in INPUTS if (given := getattr(options, name, None)) is not None]
+    inputs = [Path(given) for name in INPUT_OPTIONS if (given := getattr(options, name, None)) is not None]
     for given in inputs:
-        if _same(given, place):
+        if _same(given, target):
             raise UsageError(f"{flag} {path} is an input of this command; choose another path")
-    if any(_same(image, place) for image in images) or any(_image_below(place, given) for given in inputs):
+    if any(_same(image, target) for image in images) or any(_image_below(target, given) for given in inputs):
         raise UsageError(f"{flag} {path} is one of the input images; choose another path")
 
 
-def _same(one: os.PathLike[str], other: Path) -> bool:
-    """Whether both are one file, also through a link of either kind."""
+def _same(first: os.PathLike[str], second: Path) -> bool:
+    """Whether both paths lead to the same file, also through symbolic or hard links."""
     try:
-        return os.path.samefile(one, other)
+        return os.path.samefile(first, second)
     except (OSError, ValueError):
         return False
 
 
-def _image_below(place: Path, folder: Path) -> bool:
-    """Whether a file is an image of this folder by its name, though perhaps one that cannot be used."""
+def _image_below(file: Path, folder: Path) -> bool:
+    """Whether a file in this folder has the suffix of an image; whether it can be decoded does not matter."""
     from debgcd.data.sources import IMAGE_SUFFIXES
 
-    return place.suffix.lower() in IMAGE_SUFFIXES and folder.is_dir() and place.is_relative_to(os.path.realpath(folder))
+    return file.suffix.lower() in IMAGE_SUFFIXES and folder.is_dir() and file.is_relative_to(os.path.realpath(folder))
 
 
 def open_page(url: str) -> None:
-    """Open a page in the browser where somebody sits before a screen."""
+    """Open a page in the browser if there is a screen and standard output is a terminal."""
     screen = sys.platform in ("darwin", "win32") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
     if screen and sys.stdout.isatty():
         import webbrowser
@@ -86,9 +86,9 @@ def open_page(url: str) -> None:
         webbrowser.open(url)
 
 
-WIDTH = 80  # columns of a terminal
-LISTED = 30  # categories in the table at the end of a run
-MISLEADING = 0.1  # accuracy on Old by class name minus accuracy by matching
+TERMINAL_WIDTH = 80  # columns
+CATEGORIES_LISTED = 30  # in the table at the end of a run
+MISLEADING_GAP = 0.1  # accuracy on Old by class name minus accuracy by matching, above which a note is printed
 
 
 def print_found(
@@ -112,16 +112,16 @@ def print_found(
         + (f"; {_count(empty, 'category has', 'categories have')} none." if empty else ".")
     )
     lines = []
-    for each in (new + known)[:LISTED]:
-        found = sorted(members[each.category], key=lambda row: -row["confidence"])
-        sure = sum(row["confidence"] for row in found) / len(found)
-        files = [Path(row["path"].partition("#xywh=")[0]).stem for row in found[:3]]
+    for each in (new + known)[:CATEGORIES_LISTED]:
+        images = sorted(members[each.category], key=lambda row: -row["confidence"])
+        sure = sum(row["confidence"] for row in images) / len(images)
+        files = [Path(row["path"].partition("#xywh=")[0]).stem for row in images[:3]]
         kind = "known" if each.known else "new"
-        lines.append([each.name, kind, str(len(found)), f"{100 * sure:.0f} %", *files, *[""] * (3 - len(files))])
+        lines.append([each.name, kind, str(len(images)), f"{100 * sure:.0f} %", *files, *[""] * (3 - len(files))])
     print()
     short_table(["category", "", "images", "sure", "examples", "", ""], lines)
-    if len(used) > LISTED:
-        print(f"... and {len(used) - LISTED} more")
+    if len(used) > CATEGORIES_LISTED:
+        print(f"... and {len(used) - CATEGORIES_LISTED} more")
     look_new = [row["looks_new"] for row in rows if row["looks_new"] is not None]
     if look_new and novel is not None:
         print(f"\n{sum(look_new)} of {len(look_new)} images look new ({_errors(novel)}).")
@@ -132,8 +132,8 @@ def print_found(
             print(f"The model is that of step {health['kept_step']}, the best seen.")
 
 
-def _count(number: int, one: str, several: str) -> str:
-    return f"{number} {one if number == 1 else several}"
+def _count(number: int, singular: str, plural: str) -> str:
+    return f"{number} {singular if number == 1 else plural}"
 
 
 def _errors(novel: NoveltyThreshold) -> str:
@@ -163,17 +163,17 @@ def print_scores(scores: dict[str, Any]) -> None:
     rows, hidden = [], []
     for part in ("unlabelled", "reviewed", "test"):
         for classifier in ("gcd", "debiased"):
-            found = scores.get(part, {}).get(classifier)
-            if found is None:
+            measured = scores.get(part, {}).get(classifier)
+            if measured is None:
                 continue
-            accuracy, errors = found["accuracy"], found["errors"]
+            accuracy, errors = measured["accuracy"], measured["errors"]
             auroc = scores[part]["auroc"] if classifier == "gcd" else None
             values = [accuracy[name] for name in ("all", "old", "new")]
-            values += [found["balanced"], found["nmi"], found["ari"], auroc]
+            values += [measured["balanced"], measured["nmi"], measured["ari"], auroc]
             values += [errors[name] for name in ("true_old", "false_new", "false_old", "true_new")]
-            rows.append([part, classifier, str(found["images"]), *map(percent, values)])
-            old, named = accuracy["old"], found.get("named")  # missing from an older evaluation.json
-            if old is not None and named is not None and named - old > MISLEADING:
+            rows.append([part, classifier, str(measured["images"]), *map(percent, values)])
+            old, named = accuracy["old"], measured.get("named")  # missing from an older evaluation.json
+            if old is not None and named is not None and named - old > MISLEADING_GAP:
                 hidden.append(f"{percent(named)} % ({part}, {classifier})")
     names = ["images", "All", "Old", "New", "balanced", "NMI", "ARI", "AUROC"]
     names += ["True Old", "False New", "False Old", "True New"]
@@ -195,17 +195,17 @@ def table(head: list[str], rows: list[list[str]], left: Collection[int] = (0,)) 
 
 
 def short_table(head: list[str], rows: list[list[str]]) -> None:
-    """As `table` in WIDTH columns: the last three columns are file names, which share what the others leave."""
+    """Print a table that fits into a terminal: its last three columns are file names, which share the remaining width."""
     lines = [[escaped(cell) for cell in row] for row in [head, *rows]]
-    lines = [[_cut(row[0], WIDTH // 3), *row[1:]] for row in lines]
+    lines = [[_shorten(row[0], TERMINAL_WIDTH // 3), *row[1:]] for row in lines]
     widths = [max(len(row[i]) for row in lines) for i in range(len(head) - 3)]
-    each = (WIDTH - sum(widths) - 2 * len(widths) - 4) // 3
-    head, *rows = ([*row[:-3], *(_cut(name, each) for name in row[-3:])] for row in lines)
+    name_width = (TERMINAL_WIDTH - sum(widths) - 2 * len(widths) - 4) // 3
+    head, *rows = ([*row[:-3], *(_shorten(name, name_width) for name in row[-3:])] for row in lines)
     table(head, rows, left=(0, *range(len(head) - 3, len(head))))
 
 
-def _cut(text: str, width: int) -> str:
-    """At most this wide, with dots for the middle: names of files often differ at their ends only."""
+def _shorten(text: str, width: int) -> str:
+    """The text in at most `width` characters, with dots for its middle: file names often differ only at their ends."""
     if len(text) <= width:
         return text
     tail = (width - 2) // 2

@@ -75,8 +75,9 @@ def train(options: argparse.Namespace) -> None:
     from debgcd.train import train as story
     from debgcd.train.plan import require_ready
 
-    source, before, start = read_source(options) if options.again is None else None, None, None
-    if source is None:
+    if options.again is None:
+        source, before, start = read_source(options), None, None
+    else:
         source, before, start = _reviewed(options)
     if options.out is None:
         options.out = Path("runs") / source.name
@@ -84,7 +85,8 @@ def train(options: argparse.Namespace) -> None:
     require_ready(source.manifest, config)
     require_apart(options.out, source.folder)
     if distributed.restarted() and distributed.from_rank0(lambda: begun_by_launcher(options.out)):
-        _end(story.resume(options.out, options.verify), options)  # torchrun --max-restarts repeats the command
+        # torchrun --max-restarts repeats the command
+        _end(story.resume(options.out, options.verify), options)
         return
     if distributed.rank() == 0:
         require_new(options.out)
@@ -92,7 +94,7 @@ def train(options: argparse.Namespace) -> None:
 
 
 def _reviewed(options: argparse.Namespace) -> tuple[Source, ReviewedRun, Config]:
-    """The images of a reviewed run, what is known of it, and the configuration to go on with: its own."""
+    """The images of a reviewed run, what its reviewer decided, and its configuration, with which training continues."""
     from debgcd.data.sources import read_manifest
     from debgcd.run.directory import finished_run
     from debgcd.train.continue_run import continued_config, reviewed_images
@@ -117,7 +119,7 @@ def resume(options: argparse.Namespace) -> None:
         _end(story.resume(options.run, options.verify), options)
         return
     print(f"run {escaped(options.run)} has already finished; results: {escaped(run.predictions)}")
-    if not run.report.exists():  # killed while it was written
+    if not run.report.exists():  # the run was killed before its report was complete
         _report(run, options)
 
 
@@ -127,7 +129,7 @@ def _end(run: Run, options: argparse.Namespace) -> None:
 
 
 def _report(run: Run, options: argparse.Namespace) -> None:
-    """Write the report, unless it was not asked for; of several ranks, rank 0 does it when the others have ended."""
+    """Write the report unless --no-report is given; rank 0 writes it, after the other ranks have ended."""
     if not options.no_report and distributed.leave():
         report_at_the_end(run)
 

@@ -22,19 +22,19 @@ from debgcd.tokens.bank import stored_kinds
 from debgcd.train.plan import SIZE, Plan, Quality, resolve_auto
 from debgcd.train.setup import build
 
-WORK = {"lite0": 1.0, "lite1": 1.3, "lite2": 1.5}  # multiply-adds per pixel compared with lite0
+RELATIVE_WORK = {"lite0": 1.0, "lite1": 1.3, "lite2": 1.5}  # multiply-adds per pixel compared with lite0
 
 
 @dataclass(frozen=True)
 class Cost:
     """Seconds of a run on this machine."""
 
-    view: float  # of one view in the trunk
-    step: float  # of one step on tokens
-    kept: int  # views computed once
+    view: float  # seconds of the trunk per view
+    step: float  # seconds per training step on tokens
+    kept: int  # views computed once: those of the bank, or the centre crops
     drawn: float  # views computed at each step
     steps: int
-    before: float = 0.0  # of a first stage
+    before: float = 0.0  # seconds of the first stage
 
     @property
     def seconds(self) -> float:
@@ -68,7 +68,7 @@ def expected_cost(plan: Plan) -> Cost:
 
 
 def quality_decides(asked: Config) -> bool:
-    """Whether the quality chooses anything: not where pixels and steps are given, nor where they are those of another run."""
+    """Whether the quality decides anything: not if pixels and steps are given, nor if the run starts from another run."""
     return asked.quality is not None and asked.start is None and "auto" in (asked.views.size, asked.schedule.steps)
 
 
@@ -100,11 +100,11 @@ def describe(quality: Quality, levels: dict[Quality, Level]) -> str:
 
 
 def _work(config: Config) -> float:
-    return WORK.get(config.backbone.name or "", 1.0)
+    return RELATIVE_WORK.get(config.backbone.name or "", 1.0)
 
 
 def _measure(method: Method, backbone: Backbone, batch: int) -> tuple[float, float]:
-    """Seconds of the trunk for one image, and of a training step on tokens."""
+    """Seconds of the trunk per view, and of a training step on tokens."""
     config = method.config
     with torch.random.fork_rng(devices=[]):  # the run's own random numbers stay as they are
         device = pick_device(config.run.device)
@@ -118,15 +118,15 @@ def _measure(method: Method, backbone: Backbone, batch: int) -> tuple[float, flo
         tokens = torch.randn(len(method.views) * rows, *backbone.token_shape(size), device=device)
     numbers = np.arange(rows)
     label = np.where(numbers % 2, numbers % method.sizes.known, -1)
-    some = Batch.of(tokens, Draws(numbers, numbers % method.sizes.images), label, device)
+    trial = Batch.of(tokens, Draws(numbers, numbers % method.sizes.images), label, device)
 
     def step() -> Tensor:
-        loss = method.loss(network, some, Progress(1, 2, 1)).total
+        loss = method.loss(network, trial, Progress(1, 2, 1)).total
         loss.backward()
         return loss
 
     seconds = _seconds(step) * batch / rows
-    network.zero_grad()  # the backbone goes on into the run; no optimiser has changed it
+    network.zero_grad()  # the run uses this backbone, which no optimiser has changed
     return trunk, seconds
 
 
@@ -135,6 +135,6 @@ def _seconds(work: Callable[[], Tensor]) -> float:
     seconds: list[float] = []
     while len(seconds) < 4 and sum(seconds) < 3:
         begun = time.monotonic()
-        float(work().detach().sum())  # waits for a GPU
+        float(work().detach().sum())  # reading a value waits until a GPU has computed it
         seconds.append(time.monotonic() - begun)
     return min(seconds)

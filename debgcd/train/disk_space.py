@@ -20,20 +20,21 @@ from debgcd.tokens.bank import missing_views
 from debgcd.tokens.image_cache import about_bytes, missing_pixels
 from debgcd.train.plan import Plan
 
-TABLE_ROW = 500  # bytes per image in the tables of a run, about
+TABLE_ROW_BYTES = 500  # per image, in all tables of a run together; about
 
 
 @dataclass(frozen=True)
 class Need:
-    """What a run writes to one place."""
+    """What a run writes to one folder."""
 
     what: str
-    place: Path
+    folder: Path
     size: int  # bytes, about
-    otherwise: str  # how to do with less
-    setting: str | None = None  # and what that changes, as in `DebgcdError`
-    then: str = ""
-    missing: Callable[[], int] | None = None  # what of it is not there yet; takes time, as all images are hashed
+    advice: str  # how to need less space
+    setting: str | None = None  # the setting that the advice changes, as in `DebgcdError`
+    then: str = ""  # the end of the sentence, as in `DebgcdError`
+    # bytes that are not written yet; asked only if space is short, because it hashes all images
+    missing: Callable[[], int] | None = None
 
 
 def require_disk_space(plan: Plan, folder: Path) -> None:
@@ -54,18 +55,18 @@ def require_disk_space(plan: Plan, folder: Path) -> None:
         needs.append(Need("the image cache", cache, size, *elsewhere, f"{without} (run.image_cache: off)", missing))
     disks: dict[int, list[Need]] = {}
     for need in needs:
-        disks.setdefault(os.stat(existing(need.place)).st_dev, []).append(need)
+        disks.setdefault(os.stat(existing(need.folder)).st_dev, []).append(need)
     for shared in disks.values():
-        free = free_bytes(shared[0].place)
+        free = free_bytes(shared[0].folder)
         if sum(need.size for need in shared) > free:
             shared = [replace(need, size=need.missing()) if need.missing else need for need in shared]
         if sum(need.size for need in shared) > free:
             listed = " and ".join(
-                f"{amount(need.size)} in {need.place} for {need.what}" for need in shared if need.size
+                f"{amount(need.size)} in {need.folder} for {need.what}" for need in shared if need.size
             )
             largest = max(shared, key=lambda need: need.size)
             raise DataError(
-                f"the run needs {listed}, but only {amount(free)} is free; free some space, or {largest.otherwise}",
+                f"the run needs {listed}, but only {amount(free)} is free; free some space, or {largest.advice}",
                 setting=largest.setting,
                 then=largest.then,
             )
@@ -84,18 +85,23 @@ def run_bytes(plan: Plan) -> int:
     # SGD keeps one tensor per parameter, optimisers of torch.optim up to three
     kept = 1 if type(method).optimiser is Method.optimiser else 3
     momentum = kept * _bytes(network.trained().values()) if method.trains else 0
-    # one more before the oldest is deleted
+    # a new checkpoint is written before the oldest one is deleted
     saved = min(config.run.keep + 1, plan.length.steps // config.run.checkpoint_every + 1)
     best = 2 * model * ((config.model_kept == "best-old") + (config.run.watch == "act" and method.trains))
-    own = saved * (model + momentum + _bytes(network.remembered().values())) + best + model + TABLE_ROW * len(manifest)
+    own = (
+        saved * (model + momentum + _bytes(network.remembered().values()))
+        + best
+        + model
+        + TABLE_ROW_BYTES * len(manifest)
+    )
     # the first stage stays in a folder of its own
     return 2 * own if method.first is not None and config.start is None else own
 
 
 def _written(folder: Path) -> int:
-    """What a run has written already of what `run_bytes` counts."""
-    places = (folder / name for name in ("checkpoints", "model", "first"))
-    return sum(file.stat().st_size for place in places for file in place.rglob("*") if file.is_file())
+    """Bytes that a run has written already, of those that `run_bytes` counts."""
+    parts = (folder / name for name in ("checkpoints", "model", "first"))
+    return sum(file.stat().st_size for part in parts for file in part.rglob("*") if file.is_file())
 
 
 def _bytes(tensors: Iterable[Tensor]) -> int:

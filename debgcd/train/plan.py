@@ -49,10 +49,10 @@ from debgcd.tokens.image_cache import decide_image_cache
 
 Quality = Literal["fast", "balanced", "best"]
 SIZE: dict[Quality, int] = {"fast": 96, "balanced": 160, "best": 160}
-TINY, TINY_SIZE = 24, 96  # short side of images that have no detail to show, and their size
-MANY_IMAGES, MANY_SIZE = 20_000, 128  # images whose views take hours without a GPU, and their size at `balanced`
+TINY, TINY_SIZE = 24, 96  # images with a smaller median short side have no detail to show; the crop's side for them
+MANY_IMAGES, MANY_SIZE = 20_000, 128  # above this, views take hours without a GPU; the crop's side then at `balanced`
 VIT_SIZE = 224  # a whole number of patches of 8, 14, 16 or 32 pixels
-HEADERS_READ = 200  # images whose size is read
+HEADERS_READ = 200  # images whose size is read from the file's header, to find the median
 STEPS_PER_IMAGE, FEWEST_STEPS = 0.15, 60
 MOST_STEPS = 3000  # without a GPU
 FEW_IMAGES = 5000  # 200 epochs of the paper are too few steps below this
@@ -62,7 +62,7 @@ FEW_IMAGES = 5000  # 200 epochs of the paper are too few steps below this
 class Plan:
     """A run with everything but K decided."""
 
-    asked: Config  # as composed, before anything was decided
+    asked: Config  # as the user and the presets gave it
     config: Config
     backbone: Backbone
     manifest: Manifest
@@ -81,7 +81,7 @@ class Plan:
 
     @property
     def k(self) -> int:
-        """K, or a guess where it is not estimated yet."""
+        """K; before it is estimated a guess, for costs and sizes: twice the number of known classes."""
         guess = 2 * len(self.manifest.classes) * self.config.k_times
         return self.config.k or min(guess, len(self.manifest.training_rows))
 
@@ -95,10 +95,10 @@ class Plan:
 
     @cached_property
     def first(self) -> Plan | None:
-        """The plan of the first stage, for a method that has one and a run that starts from no other."""
+        """The plan of the first stage; None if the method has none or the run starts from another run."""
         if self.method.first is None or self.config.start is not None:
             return None
-        with redirect_stderr(StringIO()):  # printed when that stage begins
+        with redirect_stderr(StringIO()):  # these lines are printed when that stage begins
             return make_plan(first_stage(self.config, self.method.first), self.manifest)
 
 
@@ -146,7 +146,7 @@ def make_plan(asked: Config, manifest: Manifest) -> Plan:
 
 
 def plan_of(run: Run) -> Plan:
-    """The plan that a run began with, to go on with it."""
+    """The plan of an existing run, to resume it: its configuration leaves nothing open but K."""
     return Plan(run.config, run.config, run_backbone(run), run.manifest)
 
 
@@ -180,14 +180,14 @@ def _median_short_side(paths: Sequence[Picture]) -> float:
     """Median over some of the images, evenly spaced; only their headers are read."""
     sides = []
     for i in np.linspace(0, len(paths) - 1, min(HEADERS_READ, len(paths)), dtype=int):
-        with suppress(Unusable):  # the run itself says so when it decodes the file
+        with suppress(Unusable):  # `scan` reports it
             sides.append(short_side(paths[i]))
     return statistics.median(sides) if sides else TINY
 
 
-def _load_start(place: str, cache: Path) -> tuple[Path, Model]:
-    """The model of a run or the model itself, and its absolute path."""
-    folder = Path(place).absolute()
+def _load_start(start: str, cache: Path) -> tuple[Path, Model]:
+    """The model that `start`, a run directory or a model folder, holds; and that model's absolute path."""
+    folder = Path(start).absolute()
     if not folder.is_dir():
         raise UsageError(f"there is no run {folder} to start from; choose another with --start")
     folder = folder / "model" if (folder / "model").is_dir() else folder
@@ -195,7 +195,7 @@ def _load_start(place: str, cache: Path) -> tuple[Path, Model]:
 
 
 def _from_start(config: Config, folder: Path, start: Model) -> Config:
-    """Where the run starts from, as an absolute path with the model's hash; the network is split as in that model."""
+    """The configuration with backbone and crop of the model to start from, its absolute path and its hash."""
     given, wanted = start.config.backbone, config.backbone
     if not given.tuned_blocks and METHODS[config.method].trains:
         raise UsageError(
@@ -255,7 +255,7 @@ def _choose_backbone(config: Config, cache: Path) -> tuple[Config, Backbone]:
 
 
 def run_backbone(run: Run, cache: Path | None = None) -> Backbone:
-    """The backbone that a run began with; cache: where its weights are, if not where the run has them."""
+    """The backbone that a run began with. cache: where its weights are, if not in the cache folder of the run."""
     wanted, precision = run.config.backbone, run.config.run.precision
     assert wanted.name is not None and wanted.tuned_blocks is not None and precision != "auto"
     backbone = load_backbone(
@@ -275,7 +275,7 @@ def run_backbone(run: Run, cache: Path | None = None) -> Backbone:
 
 
 def _choose_model_kept(config: Config, manifest: Manifest) -> Config:
-    """`best-old` needs steps to choose among, and test images to choose by."""
+    """`best-old` becomes `last` where there are no steps to choose among, or no test images to choose by."""
     if config.model_kept != "best-old":
         return config
     trains = METHODS[config.method].trains
@@ -287,11 +287,11 @@ def _choose_model_kept(config: Config, manifest: Manifest) -> Config:
 
 
 def _choose_storage(config: Config, backbone: Backbone, paths: Sequence[Picture], cache: Path) -> Config:
-    """Whether there are a view bank and an image cache."""
+    """The configuration with views.bank and run.image_cache decided."""
     method, views = METHODS[config.method], config.views
     length = run_length(config.schedule, len(paths), method.trains)
     if not length.steps:
-        views = replace(views, bank_views=0)  # the centre crops are all it needs
+        views = replace(views, bank_views=0)  # without training, only centre crops are needed
     elif views.bank != "off" and not views.bank_views:
         raise UsageError(
             "views.bank_views is 0, but a view bank for training needs 2 or more; raise it, or turn the bank off"
@@ -308,14 +308,14 @@ def _choose_storage(config: Config, backbone: Backbone, paths: Sequence[Picture]
 def decide_bank(
     method: type[Method], backbone: Backbone, paths: Sequence[Picture], views: ViewsConfig, cache: Path
 ) -> bool:
-    """Whether the run has a view bank; "auto" takes one if it exists or fits into half of the free disk."""
+    """Whether the run has a view bank; "auto": if the bank exists already or fits into half of the free disk."""
     if views.bank == "off" or views.fresh == 1:
         return False
     if method.cut.early:
         say(f"view bank: off, because {method.__name__} trains {method.cut.early}, so the trunk's tokens change")
         return False
     kinds, needed = stored_kinds(method.views), max(Counter(method.views).values())
-    if 0 < views.bank_views < needed:  # without any, the bank is of centre crops alone
+    if 0 < views.bank_views < needed:  # with 0, the bank holds only centre crops
         raise UsageError(
             f"views.bank_views is {views.bank_views}, but a step draws {needed} different views of one kind; "
             f"use {needed} or more"
@@ -323,14 +323,14 @@ def decide_bank(
     size = bank_bytes(len(paths), views, backbone.token_shape(views.crop), kinds)
     cache.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(cache).free
-    takes = views.bank == "on" or size <= free / 2 or has_bank(backbone, paths, views, cache, kinds)
+    use_bank = views.bank == "on" or size <= free / 2 or has_bank(backbone, paths, views, cache, kinds)
     which = f"{views.bank_views} views" if views.bank_views else "the centre crops"
     which += f" of each of {len(kinds)} kinds" if views.bank_views and len(kinds) > 1 else ""
     say(
-        f"view bank: {'on' if takes else 'off'} ({amount(size)} for {which} of {len(paths)} images; "
+        f"view bank: {'on' if use_bank else 'off'} ({amount(size)} for {which} of {len(paths)} images; "
         f"{amount(free)} free in {cache})"
     )
-    return takes
+    return use_bank
 
 
 def first_stage(config: Config, method: str) -> Config:
@@ -342,12 +342,12 @@ def first_stage(config: Config, method: str) -> Config:
     dropped |= {"method", "preset", "model_kept", "start", "start_sha256", "extras"}
     values = configuration.without(configuration.to_dict(config), dropped)
     given: FirstStage = config.options.first
-    alike = given.steps is None and given.epochs is None
-    steps = config.schedule.steps if alike else given.steps
-    if alike and isinstance(steps, int):
+    same_length = given.steps is None and given.epochs is None
+    steps = config.schedule.steps if same_length else given.steps
+    if same_length and isinstance(steps, int):
         steps = max(1, round(given.times * steps))
     values["schedule"] |= {"steps": steps, "epochs": given.epochs or config.schedule.epochs}
-    values["prune"] = False  # the second stage goes on with all categories
+    values["prune"] = False  # the second stage starts from all K categories
     if METHODS[config.method].cut.early:  # the second stage cannot have a bank, the first one can
         del values["views"]["bank"], values["run"]["image_cache"]
         values["views"] |= {} if given.bank is None else {"bank": given.bank}
@@ -382,7 +382,7 @@ def _estimated_k(run: Run, features: Tensor) -> int:
 def estimate(
     features: Tensor, label: NDArray[np.int64], seed: int, way: Way = "consensus", most: int | None = None
 ) -> Estimate:
-    """`estimate_k` with a progress bar, and a warning where little can be told."""
+    """`estimate_k` with a progress bar, and a warning if one known class is too little to estimate K from."""
     if label.max() == 0:
         say("categories: one known class cannot tell how wide a category is; give K instead of estimating it")
     with progress("estimating K") as report:

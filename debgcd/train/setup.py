@@ -30,41 +30,41 @@ from debgcd.tokens.bank import BankTokens, has_bank, open_bank
 from debgcd.tokens.image_cache import open_image_cache
 from debgcd.tokens.sources import FreshTokens, MixedTokens, Tokens
 
-FEWEST_LABELS = 10  # of a class from which some are held out
-FEWEST_HELD = 10  # in all; fewer say nothing
+FEWEST_LABELS = 10  # images that a class must have for some to be held out
+FEWEST_HELD_OUT = 10  # of all classes together; an accuracy on fewer means nothing
 
 
 class StartFeatures:
-    """Raw features of all training images before the first step: one pass, whoever asks first. Rank 0 gets them."""
+    """Raw features of all training images before the first step, computed at the first call; rank 0 gets them."""
 
     def __init__(self, backbone: Backbone, tokens: Tokens, paths: Sequence[Picture]):
         self._backbone, self._tokens, self._paths = backbone, tokens, paths
         self._raw: Tensor | None = None
-        self.hold = True  # until the network changes
+        self.valid = True  # until the network changes
 
     def __call__(self) -> Tensor:
-        """(N, width); of several ranks, the others get no rows. A collective."""
-        assert self.hold, "the network has changed"
+        """(N, width) on rank 0, no rows on other ranks. All ranks must call it."""
+        assert self.valid, "the network has changed"
         if self._raw is None:
             network = Network(self._backbone, nn.ModuleDict()).to(self._backbone.pixel_mean.device)
             self._raw = finite_features(network, self._tokens, self._paths)
         return self._raw
 
     def forget(self) -> None:
-        """The network is about to change."""
-        self.hold, self._raw = False, None
+        """Free the features, because the network is about to change."""
+        self.valid, self._raw = False, None
 
 
 @dataclass(frozen=True)
 class Setup:
-    """A run's moving parts; images are numbered as the training rows of the manifest."""
+    """What a run trains and evaluates with; images are numbered as the training rows of the manifest."""
 
     network: Network
     method: Method
     tokens: Tokens  # of the training images
     label: NDArray[np.int64]  # (N,), -1 where unlabelled
     held_out: NDArray[np.bool_]  # (N,) labelled images whose labels training never sees
-    known: int
+    known: int  # M, the number of known classes
     paths: Sequence[Picture]  # (N,)
     start: StartFeatures | None = None  # None: the network is not at its start
 
@@ -93,12 +93,12 @@ class Setup:
 
     @property
     def at_start(self) -> bool:
-        """Whether the tail is still the pretrained one, so that one pass over the images serves all who ask."""
-        return self.start is not None and self.start.hold
+        """Whether the tail is still the pretrained one, so that the features of one pass can be used again."""
+        return self.start is not None and self.start.valid
 
 
 def open_tokens(config: Config, manifest: Manifest, backbone: Backbone, cache: Path) -> Tokens:
-    """Tokens of the training images; moves the backbone to the run's device, and fills the cache if need be."""
+    """Tokens of the training images; moves the backbone to the run's device, and builds image cache and bank if needed."""
     device, kinds = pick_device(config.run.device), METHODS[config.method].views
     backbone.to(device)
     paths = manifest.training_paths
@@ -117,14 +117,15 @@ def open_tokens(config: Config, manifest: Manifest, backbone: Backbone, cache: P
 
 
 def centre_tokens(config: Config, manifest: Manifest, backbone: Backbone, cache: Path) -> Tokens:
-    """Tokens of the training images' centre crops, for a look at each: from the bank if it is there, never building one."""
-    once = replace(config, run=replace(config.run, image_cache="off"))  # decoding is less work than keeping the pixels
+    """Tokens of the training images' centre crops, for a single pass: from the bank if it exists; none is built."""
+    # for one pass, decoding is less work than filling the image cache
+    once = replace(config, run=replace(config.run, image_cache="off"))
     backbone.to(pick_device(config.run.device))
     kinds = METHODS[config.method].views
-    there = config.views.bank == "on" and distributed.from_rank0(
+    bank_exists = config.views.bank == "on" and distributed.from_rank0(
         lambda: has_bank(backbone, manifest.training_paths, config.views, cache, kinds)
     )
-    if config.views.bank == "on" and not there:
+    if config.views.bank == "on" and not bank_exists:
         once = replace(once, views=replace(once.views, bank="off"))
     return open_tokens(once, manifest, backbone, cache)
 
@@ -136,7 +137,7 @@ def fresh_tokens(config: Config, manifest: Manifest, backbone: Backbone, rows: N
 
 
 def prepare(run: Run, backbone: Backbone, tokens: Tokens, start: StartFeatures | None = None) -> Setup:
-    """Build the network with its initial heads and memory. start: features of the images, where they may be known already."""
+    """Build the network with its initial heads and memory. start: the features of the images before training."""
     known, label = len(run.manifest.classes), run.manifest.training_labels
     assert run.config.k is not None
     method = create(run.config, Sizes(backbone.width, run.config.k, known, len(label)))
@@ -151,10 +152,11 @@ def held_out(
 ) -> NDArray[np.bool_]:
     """Which labelled images the loss never sees: this share of each class that has labels to spare; (N,).
 
-    Their number is the same for every seed, their choice is not; but a group (N,), -1 for none, is held out as a whole or not.
+    Without groups their number does not depend on the seed, only their choice. group: (N,), -1 for none; a group is held out
+    as a whole or not at all.
     """
     held, scene = np.zeros(len(label), dtype=bool), np.arange(len(label))
-    if group is not None:  # the first image of a group stands for all
+    if group is not None:  # the first image of a group represents it
         first, of = np.unique(np.where(group >= 0, group, -1 - scene), return_index=True, return_inverse=True)[1:]
         scene = first[of]
     order = uniform(seed, "held out", scene)
@@ -163,7 +165,7 @@ def held_out(
         if len(rows) >= FEWEST_LABELS:
             held[rows[np.argsort(order[rows])[: int(share * len(rows))]]] = True
     held &= ~np.isin(scene, scene[(label >= 0) & ~held])
-    return held if held.sum() >= FEWEST_HELD else np.zeros_like(held)
+    return held if held.sum() >= FEWEST_HELD_OUT else np.zeros_like(held)
 
 
 def build(method: Method, backbone: Backbone) -> Network:
@@ -177,18 +179,15 @@ def build(method: Method, backbone: Backbone) -> Network:
 
 
 def finite_features(network: Network, tokens: Tokens, paths: Sequence[Picture]) -> Tensor:
-    """(N, width) of the centre crops of these images; refused where they are not finite, before that spreads.
-
-    Of several ranks, rank 0 gets them.
-    """
-    found = features_shared(network, tokens, np.arange(len(paths)))
-    broken = (~found.isfinite().all(1)).nonzero()[:, 0].tolist()
+    """(N, width) features of the centre crops of these images, on rank 0; an error if one of them is not finite."""
+    feature = features_shared(network, tokens, np.arange(len(paths)))
+    broken = (~feature.isfinite().all(1)).nonzero()[:, 0].tolist()
     if broken:
         raise DataError(
             f"the features of {len(broken)} of {len(paths)} images are not finite, first of {paths[broken[0]]}; look at "
             "the image if it is one of few, else at the backbone's weights"
         )
-    return found
+    return feature
 
 
 def frozen_features(backbone: Backbone, tokens: Tokens, paths: Sequence[Picture]) -> Tensor:
@@ -197,7 +196,7 @@ def frozen_features(backbone: Backbone, tokens: Tokens, paths: Sequence[Picture]
 
 
 def standardised(backbone: Backbone, raw: Tensor) -> Tensor:
-    """Raw features (N, width) as heads see them; on ranks without rows, nothing."""
+    """Raw features (N, width) standardised as for the heads; no rows in, no rows out."""
     if not len(raw):
         return raw
     network = Network(backbone, nn.ModuleDict()).to(raw.device)

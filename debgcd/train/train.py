@@ -37,7 +37,7 @@ from debgcd.train.plan import Plan, first_stage, make_plan, plan_of, require_rea
 from debgcd.train.setup import Setup, StartFeatures, centre_tokens, open_tokens, prepare, standardised
 
 FINISHED = "finished"
-SEEN = 60.0  # seconds until a file of another machine must be seen
+VISIBLE_WITHIN = 60.0  # seconds after which a file that rank 0 wrote must be visible to all ranks
 
 
 def train(
@@ -75,7 +75,7 @@ def _usable(manifest: Manifest, config: Config, folder: Path) -> Manifest:
     with progress("reading images") as report:
         usable = scan(manifest, config.run.workers, report)
     if usable.skipped:
-        write_skipped(usable.skipped, folder / "skipped.csv")  # now, because what is left may be refused
+        write_skipped(usable.skipped, folder / "skipped.csv")  # before the usable rest may be refused
         say(f"files that cannot be used: {len(usable.skipped)}; {folder / 'skipped.csv'} says why")
     require_ready(usable, config)
     if config.method in (ignored := clashes()):
@@ -86,7 +86,7 @@ def _usable(manifest: Manifest, config: Config, folder: Path) -> Manifest:
 
 
 def _print_quality(plan: Plan) -> None:
-    """Print what the quality chose and what the others would cost; nothing is measured where it chose nothing."""
+    """Print what the chosen quality decides and what the others would cost; nothing if it decides nothing."""
     if plan.asked.quality is not None and quality_decides(plan.asked):
         say(describe(plan.asked.quality, alternatives(plan, expected_cost(plan))))
 
@@ -114,8 +114,8 @@ def resume(folder: Path, verify: bool = False) -> Run:
 
 
 def _fit_and_finish(run: Run, plan: Plan) -> Run:
-    """Every rank, from the features of the untouched network to predictions.csv. The caller holds the directory's lock."""
-    distributed.barrier()  # all have read the run directory, which rank 0 may change from here on
+    """All ranks: from the features of the untouched network to predictions.csv. Rank 0 holds the run directory's lock."""
+    distributed.barrier()  # rank 0 may change the run directory only after all ranks have read it
     with _repeatable():
         tokens = open_tokens(run.config, run.manifest, plan.backbone, plan.cache)
         start = StartFeatures(plan.backbone, tokens, run.manifest.training_paths)
@@ -129,16 +129,17 @@ def _fit_and_finish(run: Run, plan: Plan) -> Run:
 
 
 def _with_k(run: Run, plan: Plan, start: StartFeatures) -> Run:
+    """The run with an estimated K. If that fails, the folder is free again for a run with a given K."""
     try:
         return set_k(run, standardised(plan.backbone, start()))
     except (UsageError, DataError):
         if distributed.rank() == 0:
-            (run.folder / "config.yaml").unlink()  # not begun: the folder is free for a try with a given K
+            (run.folder / "config.yaml").unlink()
         raise
 
 
 def _after_first_stage(run: Run) -> Run:
-    """The run with its start set: for a method with two stages, the first one runs in the folder `first`."""
+    """For a method with two stages, train the first in the folder `first` and return the run set to start from its model."""
     config, method = run.config, METHODS[run.config.method].first
     if method is None or config.start is not None:
         return run
@@ -148,7 +149,7 @@ def _after_first_stage(run: Run) -> Run:
         first = resume(folder)
     else:
         if distributed.rank() == 0:
-            shutil.rmtree(folder, ignore_errors=True)  # killed before it began
+            shutil.rmtree(folder, ignore_errors=True)  # left over from a kill before config.yaml was written
         first = train(run.manifest, first_stage(config, method), folder)
     cache = cache_folder(config.run.cache)
     sha256 = distributed.from_rank0(lambda: load_model(first.model, backbone=None, cache=cache, device="cpu").sha256)
@@ -159,7 +160,7 @@ def _after_first_stage(run: Run) -> Run:
 
 
 def _print_ranks(run: Run) -> None:
-    """Another number of ranks than the run began with is fine; what changes is printed."""
+    """Print a note if the number of ranks is not the one the run began with."""
     with suppress(OSError, ValueError, AttributeError):
         began = read_json(run.folder / "environment.json").get("ranks", 1)
         if began != distributed.count():
@@ -169,17 +170,17 @@ def _print_ranks(run: Run) -> None:
 
 
 def _lead(run: Run, plan: Plan) -> Run:
-    """Rank 0 has written or opened the run directory; tell the others, and train."""
+    """On rank 0, after it has written or opened the run directory: let the other ranks read it, then train."""
     distributed.from_rank0(lambda: _digest(run.folder))
     return _fit_and_finish(run, plan)
 
 
 def _follow(folder: Path) -> Run:
-    """Other ranks read rank 0's decisions from the run directory, and check that they see the same images."""
-    expected, end = distributed.from_rank0(str), time.monotonic() + SEEN
+    """On the other ranks: read rank 0's decisions from the run directory, check that the images are the same, then train."""
+    expected, end = distributed.from_rank0(str), time.monotonic() + VISIBLE_WITHIN
     if expected == FINISHED:
         return open_run(folder)
-    while _digest(folder) != expected:  # a network's disk may take its time
+    while _digest(folder) != expected:  # a network file system shows new files with a delay
         if time.monotonic() > end:
             raise DataError(
                 f"the files that rank 0 writes to {folder} are not seen here; choose another run directory",
@@ -194,7 +195,7 @@ def _follow(folder: Path) -> Run:
 
 
 def _digest(folder: Path) -> str:
-    """A hash of what a run begins with; empty if it is not there."""
+    """A hash of config.yaml and the list of images; empty if one of them does not exist yet."""
     with suppress(FileNotFoundError):
         return hashlib.sha256(b"".join((folder / name).read_bytes() for name in ("config.yaml", IMAGES))).hexdigest()
     return ""
@@ -214,35 +215,37 @@ def evaluate_run(folder: Path) -> dict[str, object]:
 
 
 def open_setup(run: Run, manifest: Manifest, cache: Path) -> Setup:
-    """A finished run's network, and the tokens of the training images of `manifest`: the run's, or some of them."""
+    """A finished run's network, with the tokens of the training images of `manifest`: the run's own, or a part of it."""
     model = load_model(run.model, backbone=None, cache=cache, device=run.config.run.device)
     _require_same_settings(run, model)
     tokens = centre_tokens(run.config, manifest, model.network.backbone, cache)
     known, label = len(run.manifest.classes), manifest.training_labels
-    held = np.zeros(len(label), dtype=bool)
-    return Setup(model.network, model.method, tokens, label, held, known, manifest.training_paths)
+    held_out = np.zeros(len(label), dtype=bool)
+    return Setup(model.network, model.method, tokens, label, held_out, known, manifest.training_paths)
 
 
 def _require_same_settings(run: Run, model: Model) -> None:
-    """Refuse a config.yaml that is not what the model was trained with; K may differ, where categories were pruned."""
-    mine, other = (configuration.leaves(configuration.to_dict(config)) for config in (run.config, model.config))
-    changed = [key for key in mine if key != "k" and not key.startswith("run.") and mine[key] != other.get(key)]
+    """Refuse a config.yaml that is not what the model was trained with; only K may differ, because pruning lowers it."""
+    current, trained = (configuration.leaves(configuration.to_dict(config)) for config in (run.config, model.config))
+    changed = [key for key in current if key != "k" and not key.startswith("run.") and current[key] != trained.get(key)]
     if changed:
         raise DataError(
-            f"{run.folder / 'config.yaml'} is not what the model was trained with: {changed[0]} is {mine[changed[0]]}, was "
-            f"{other.get(changed[0])}; restore it"
+            f"{run.folder / 'config.yaml'} is not what the model was trained with: {changed[0]} is {current[changed[0]]}, was "
+            f"{trained.get(changed[0])}; restore it"
         )
 
 
 @contextmanager
 def _repeatable() -> Iterator[None]:
-    """Algorithms whose results do not depend on timing; the caller's choice comes back afterwards."""
-    chosen = torch.get_deterministic_debug_mode()
+    """Use deterministic algorithms; the caller's own setting is restored afterwards."""
+    mode = torch.get_deterministic_debug_mode()
     filled = deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
-    torch.set_deterministic_debug_mode("warn")  # as use_deterministic_algorithms, which also loads torch's compiler
-    deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # finds mistakes; a tenth of a step's time
+    # the same as use_deterministic_algorithms, which would also load torch's compiler
+    torch.set_deterministic_debug_mode("warn")
+    # filling memory only helps to find mistakes, and takes a tenth of a step's time
+    deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     try:
         yield
     finally:
-        torch.set_deterministic_debug_mode(chosen)
+        torch.set_deterministic_debug_mode(mode)
         deterministic.fill_uninitialized_memory = filled  # type: ignore[attr-defined]

@@ -484,7 +484,7 @@ def test_a_run_directory_that_a_rank_cannot_see(job: Job, tmp_path: Path) -> Non
     words = [job.words(tmp_path / name) for name in ("here", "there")]
 
     def elsewhere() -> int:
-        replaced("debgcd.train.train.SEEN", 0.5)()  # type: ignore[arg-type]
+        replaced("debgcd.train.train.VISIBLE_WITHIN", 0.5)()  # type: ignore[arg-type]
         return command(words[1])()
 
     codes = ranked([command(words[0]), elsewhere], tmp_path)
