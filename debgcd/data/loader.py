@@ -20,14 +20,14 @@ from debgcd.data.fingerprints import gone
 from debgcd.data.image.crop import Picture
 from debgcd.data.image.decode import Unusable, decoded
 from debgcd.data.sampler import Draws
-from debgcd.data.views import CENTRE, PLAIN, TWO_PLAIN, CropParams, Kinds, crop_view, random_cuts, resize_short_side
+from debgcd.data.views import CENTRE, PLAIN, TWO_PLAIN, CropParams, Kinds, crop_view, random_crops, resize_short_side
 from debgcd.errors import DataError
 from debgcd.system import distributed
 from debgcd.system.machine import begin_patient_worker, cores
 
 T = TypeVar("T")
 
-# An item to load: the image's number, the cuts of its views, (V, PARTS), and the kind of each.
+# An item to load: the image's number, the crops of its views, (V, PARTS), and the kind of each.
 Item = tuple[int, CropParams, Kinds]
 
 # From an image's number to its pixels, (3, h, w) uint8, resized; a DataError if they cannot be had. Workers get a copy.
@@ -59,12 +59,12 @@ class Images(Dataset[Tensor | str]):
         self._opener, self._size = opener, size
 
     def __getitem__(self, item: Item) -> Tensor | str:
-        number, cuts, kinds = item
+        number, crops, kinds = item
         try:
             image = self._opener(number)
         except DataError as error:
             return str(error)
-        return torch.stack([crop_view(image, cut, self._size, kind) for cut, kind in zip(cuts, kinds, strict=True)])
+        return torch.stack([crop_view(image, crop, self._size, kind) for crop, kind in zip(crops, kinds, strict=True)])
 
 
 def from_files(paths: Sequence[Picture], views: ViewsConfig) -> Images:
@@ -135,8 +135,8 @@ def _together(views: list[Tensor | str]) -> Tensor | str:
 def random_items(seed: int, draws: Iterable[Draws], kinds: Kinds = TWO_PLAIN) -> Iterator[list[Item]]:
     """Items of the random views of each draw of each batch, one view of each of these kinds."""
     for batch in draws:
-        cuts = random_cuts(seed, batch.draw, len(kinds))
-        yield [(int(number), cut, kinds) for number, cut in zip(batch.image, cuts, strict=True)]
+        crops = random_crops(seed, batch.draw, len(kinds))
+        yield [(int(number), crop, kinds) for number, crop in zip(batch.image, crops, strict=True)]
 
 
 def centre_items(numbers: NDArray[np.int64], batch: int) -> Iterator[list[Item]]:

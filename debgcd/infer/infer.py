@@ -15,7 +15,7 @@ from debgcd.model.network import Network, Output
 from debgcd.novelty.base import DETECTOR
 from debgcd.run.predictions import TOP, Inference
 from debgcd.system import distributed
-from debgcd.tokens.sources import Tokens, own_centre_batches
+from debgcd.tokens.sources import Tokens, own_numbers
 
 BLOCK = 4096  # features that the heads take at once
 
@@ -67,7 +67,7 @@ def infer_shared(
     heads: Collection[str] | None = None,
 ) -> Inference:
     """As `infer`, of the centre crops of these images; each rank does a part of them, and all get the whole answer."""
-    return _shared(infer(network, method, tokens.centre(own_centre_batches(numbers)), heads))
+    return _shared(infer(network, method, tokens.centre(own_numbers(numbers)), heads))
 
 
 @torch.no_grad()
@@ -109,7 +109,7 @@ def features(network: Network, tokens: Iterable[Tensor]) -> Tensor:
 
 def features_shared(network: Network, tokens: Tokens, numbers: NDArray[np.int64]) -> Tensor:
     """As `features`, of the centre crops of these images; each rank does a part of them, and rank 0 gets them all."""
-    return distributed.collect(features(network, tokens.centre(own_centre_batches(numbers))), everyone=False)
+    return distributed.collect(features(network, tokens.centre(own_numbers(numbers))), everyone=False)
 
 
 def _collect(values: NDArray) -> NDArray:

@@ -133,7 +133,7 @@ def block(path, short_side=None):
     os.write(pipe, b"x")
     threading.Event().wait()
 
-scan.FEW, scan.CHUNK, scan.decode = 1, 1, block  # at import, so in the workers too
+scan.FEWEST_FOR_WORKERS, scan.FILES_PER_TASK, scan.decode = 1, 1, block  # at import, so in the workers too
 if __name__ == "__main__":
     scan.scan(from_paths([f"/{i}.png" for i in range(6)]), workers=2)
 """
