@@ -44,12 +44,14 @@ def prototypes(
     ):
         free = torch.full_like(label[new], -1)
         clusters = kmeans(points[new], free, k - known, seed=seed, on_progress=on_progress).assignment
-        found = label.masked_scatter(new, known + clusters)
+        assignment = label.masked_scatter(new, known + clusters)
     else:
-        found = kmeans(points, label, k, seed=seed, on_progress=on_progress).assignment
-    found = torch.where(found < 0, k, found)  # points without a cluster go to an extra row, which is dropped
-    sums = torch.zeros(k + 1, features.shape[1], dtype=unit.dtype, device=unit.device).index_add_(0, found, unit)[:k]
-    empty = torch.bincount(found, minlength=k)[:k] == 0  # fewer free points than clusters
+        assignment = kmeans(points, label, k, seed=seed, on_progress=on_progress).assignment
+    # points without a cluster go to an extra row, which is dropped
+    assignment = torch.where(assignment < 0, k, assignment)
+    sums = torch.zeros(k + 1, features.shape[1], dtype=unit.dtype, device=unit.device)
+    sums = sums.index_add_(0, assignment, unit)[:k]
+    empty = torch.bincount(assignment, minlength=k)[:k] == 0  # fewer free points than clusters
     sums[empty] = unit[: int(empty.sum())]  # the gradient of a zero prototype would be unbounded
     return normalize(sums, dim=1)
 
