@@ -27,7 +27,7 @@ from debgcd.system.files import read_json, readable, write_json, write_text
 from debgcd.system.progress import say
 from debgcd.train.callbacks import Metrics
 from debgcd.train.continue_run import read_before
-from debgcd.train.evaluation import evaluate, unlabelled
+from debgcd.train.evaluation import evaluate, infer_unlabelled
 from debgcd.train.loop import hook_context, run_hook
 from debgcd.train.setup import Setup
 
@@ -95,10 +95,10 @@ def finish(run: Run, setup: Setup, hard_labels: Mapping[str, Any]) -> None:
     run_hook(hook_context(run, setup, setup.label), method.finalise)
     k = len(classifiers(setup.network.heads)[method.answers[0]].prototypes())
     setup = with_categories(setup, run.config, k)
-    inference = unlabelled(setup)
+    inference = infer_unlabelled(setup)
     if run.config.prune:
         setup = prune(setup, run.config, inference)
-        inference = unlabelled(setup)
+        inference = infer_unlabelled(setup)
     scores = None
     if run.manifest.has_truth:
         scores = evaluate(run, setup, inference)

@@ -254,7 +254,7 @@ def _not_finite(run: Run, number: int, observed: Observed, images: NDArray[np.in
     report = run.folder / "failure.json"
     if distributed.rank() == 0:
         write_json(report, {"step": number, "terms": {k: str(v) for k, v in values.items()}, "images": paths})
-    saved = checkpoint.places(run.checkpoints)
+    saved = checkpoint.saved_in(run.checkpoints)
     return DebgcdError(
         f"step {number}: the loss or its gradient is not finite "
         f"({', '.join(f'{name} {value:.4g}' for name, value in values.items())}) on {paths[0]} and {len(paths) - 1} "

@@ -30,7 +30,7 @@ from debgcd.system.progress import progress, say
 from debgcd.train.continue_run import ReviewedRun
 from debgcd.train.cost import alternatives, describe, expected_cost, quality_decides
 from debgcd.train.disk_space import require_disk_space
-from debgcd.train.evaluation import evaluate, reviewed, unlabelled
+from debgcd.train.evaluation import evaluate, evaluate_reviewed, infer_unlabelled
 from debgcd.train.finish import finish, write_evaluation
 from debgcd.train.loop import fit
 from debgcd.train.plan import Plan, first_stage, make_plan, plan_of, require_ready, set_k
@@ -216,7 +216,7 @@ def evaluate_run(folder: Path) -> dict[str, object]:
     """Evaluate a finished run's model against the truth in its manifest; writes and returns evaluation.json."""
     run = finished_run(folder)
     setup = open_setup(run, run.manifest, cache_folder(run.config.run.cache))
-    scores = evaluate(run, setup, unlabelled(setup)) | reviewed(run)
+    scores = evaluate(run, setup, infer_unlabelled(setup)) | evaluate_reviewed(run)
     return write_evaluation(run, scores, setup.method.sizes.k)
 
 
