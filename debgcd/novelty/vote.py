@@ -26,7 +26,7 @@ KNOTS = 32  # of the calibration curve
 
 UNEVEN = 0.5  # spread of log r_c beyond which labels are given in uneven shares
 PUREST = 0.3  # share of a class's labelled images whose surroundings say how many of its images are labelled
-NEAR = 20  # neighbours that count there
+NEAR = 20  # nearest voters of an image that make up its surroundings
 SHRINKAGE = 5.0  # neighbours of the mean class that are added to each
 
 
@@ -168,7 +168,7 @@ def principal_axes(points: Tensor, axes: int) -> tuple[Tensor, Tensor]:
     mean = points.double().mean(0)
     centred = points.double() - mean
     if len(points) < points.shape[1]:
-        # the same from the smaller matrix; the larger one has so many zero eigenvalues that eigh may not converge
+        # from the smaller matrix: the larger one has many zero eigenvalues, for which eigh may not converge
         values, coordinates = torch.linalg.eigh(centred @ centred.T)
         found = centred.T @ coordinates[:, -axes:]
         length = found.norm(dim=0)
@@ -224,8 +224,8 @@ def calibrated(
 
     vote, labelled, weight: (N,); weight: how many images of its class a labelled one stands for, 1 for unlabelled ones.
 
-    Labelled images are a sample of the known ones. So at each vote the unlabelled ones are as many known ones as there are
-    labelled ones there, times the ratio of known unlabelled images to labelled ones; the others are new.
+    Labelled images are a sample of those of known classes. So at each vote, the expected number of unlabelled images of known
+    classes is the number of labelled images times the overall ratio of the two; the other unlabelled images are new.
     """
     vote, weight = vote.double().cpu(), weight.double().cpu()
     labelled = labelled.cpu()

@@ -126,8 +126,8 @@ def continued_config(run: Run, manifest: Manifest) -> Config:
 
 def _ids(review: Review) -> dict[str, str]:
     """Name or id -> id of the category; an id that was merged leads to its target."""
-    living = [one for one in review.categories.values() if one.merged_into is None and one.status != REJECTED]
-    return {one.name: one.id for one in living} | {id: review.living(id).id for id in review.categories}
+    living = [each for each in review.categories.values() if each.merged_into is None and each.status != REJECTED]
+    return {each.name: each.id for each in living} | {id: review.living(id).id for id in review.categories}
 
 
 def _before(run: Run, review: Review, status: dict[str, str]) -> ReviewedRun:
@@ -136,8 +136,8 @@ def _before(run: Run, review: Review, status: dict[str, str]) -> ReviewedRun:
     for image, id in review.category.items():
         counts[id][status[image]] += 1
     earlier = [
-        Earlier(id, one.name, one.known, review.living(id).id, one.status == REJECTED, dict(counts[id]))
-        for id, one in review.categories.items()
+        Earlier(id, each.name, each.known, review.living(id).id, each.status == REJECTED, dict(counts[id]))
+        for id, each in review.categories.items()
     ]
     position = {each.id: i for i, each in enumerate(earlier)}
     rows = {image: position[review.category[image]] for image in review.images if status[image] == OPEN}
@@ -164,17 +164,18 @@ def describe_fate(run: Run, rows: Sequence[Prediction], categories: Sequence[Cat
         return []
     names = {each.id: each.name for each in categories}
     classes = set(run.manifest.classes)
-    of = {row["path"]: row["id"] for row in rows}
+    id_of = {row["path"]: row["id"] for row in rows}
+    # position of an earlier category -> in which categories its images are now
     where: dict[int, Counter[str]] = {}
-    for image, place in before.rows.items():
-        if image in of:
-            where.setdefault(place, Counter())[of[image]] += 1
+    for image, position in before.rows.items():
+        if image in id_of:
+            where.setdefault(position, Counter())[id_of[image]] += 1
     lines = []
-    for place, each in enumerate(before.categories):
-        went = where.get(place, Counter())
-        total = sum(went.values())
-        moved = ", ".join(f"{count} in {_named(id, names)}" for id, count in went.most_common(3))
-        moved += f", {total - sum(count for _, count in went.most_common(3))} elsewhere" if len(went) > 3 else ""
+    for position, each in enumerate(before.categories):
+        now = where.get(position, Counter())
+        total = sum(now.values())
+        moved = ", ".join(f"{count} in {_named(id, names)}" for id, count in now.most_common(3))
+        moved += f", {total - sum(count for _, count in now.most_common(3))} elsewhere" if len(now) > 3 else ""
         if each.known or (each.lives == each.id and not each.rejected and not sum(each.counts.values())):
             continue
         if each.lives != each.id:
@@ -182,15 +183,15 @@ def describe_fate(run: Run, rows: Sequence[Prediction], categories: Sequence[Cat
         elif each.rejected:
             lines.append(f"{each.shown} was rejected ({_images(each.counts.get(REJECTED, 0))} left out)")
         elif each.id in classes:
-            rest = f"; others: {moved}" if went else ""
+            rest = f"; others: {moved}" if now else ""
             lines.append(
                 f"{each.shown} is a known class now, with {_images(each.counts.get(ACCEPTED, 0))} labelled{rest}"
             )
         elif each.id in names:
-            lines.append(f"{each.shown} lives on with {went[each.id]} of its {_images(total)}")
+            lines.append(f"{each.shown} lives on with {now[each.id]} of its {_images(total)}")
         else:
-            lines.append(f"{each.shown} is gone" + (f"; its images: {moved}" if went else ""))
-    size, old = Counter(of.values()), {each.id for each in before.categories}
+            lines.append(f"{each.shown} is gone" + (f"; its images: {moved}" if now else ""))
+    size, old = Counter(id_of.values()), {each.id for each in before.categories}
     lines += [f"{id} is new, with {_images(size[id])}" for id in names if size[id] and not {id} & (old | classes)]
     return lines
 

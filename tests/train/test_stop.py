@@ -25,12 +25,12 @@ ROOT = Path(__file__).parents[2]
 PHASES = {
     "reading images": "debgcd.data.scan.check_files",
     "deciding": "debgcd.train.train.make_plan",
-    "hashing images": "debgcd.data.fingerprints._digest",
+    "hashing images": "debgcd.data.fingerprints.file_digest",
     "beginning": "debgcd.train.train.create_run",
     "building a bank": "debgcd.tokens.bank._passes",
     "clustering": "debgcd.methods.shared.kmeans",
     "training": "debgcd.model.optimiser.SGD.step",
-    "evaluating": "debgcd.train.finish.unlabelled",
+    "evaluating": "debgcd.train.finish.infer_unlabelled",
     "finishing": "debgcd.train.finish.save_model",
 }
 BEFORE = ("reading images", "deciding", "hashing images", "beginning")  # there is nothing yet to be resumed
