@@ -87,7 +87,8 @@ def _run(options: argparse.Namespace) -> int:
             with _ignore_sigterm_after_an_error(), _print_on_rank0():
                 distributed.require_same_code()
                 options.command(options)
-                sys.stdout.flush()  # an error in writing must be raised while it can be reported
+                # a write error must be raised where it can be reported
+                sys.stdout.flush()
                 distributed.barrier()
             return 0
         except DebgcdError as error:
@@ -105,7 +106,8 @@ def _run(options: argparse.Namespace) -> int:
                 distributed.announce_failure()
                 raise
             where = f" {error.filename}" if error.filename else ""
-            if error.filename is None and error.errno in WRITE_ERRORS:  # errors of our own files carry their names
+            # an error in one of our own files has its name, so without a name it is standard output
+            if error.filename is None and error.errno in WRITE_ERRORS:
                 where = " standard output"
                 sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (nothing is left to be written at exit)
             return _complain(
@@ -201,7 +203,8 @@ def _advice(error: OSError, options: argparse.Namespace) -> str:
 
     free_space = "free some space or " if error.errno in FULL else ""
     path = Path(os.path.abspath(error.filename)) if isinstance(error.filename, str) else Path("/")
-    with suppress(UsageError):  # no home folder, so no cache either
+    with suppress(UsageError):
+        # without a home folder there is no cache folder
         if hasattr(options, "bank") and path.is_relative_to(os.path.abspath(cache_folder(options.cache))):
             return f"{free_space}choose another cache folder with --cache, or do without the view bank (--bank off)"
     return f"{free_space}choose another place"
@@ -221,7 +224,8 @@ def _how_to_continue(options: argparse.Namespace) -> str:
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> Any:
         if distributed.launched() and os.environ["RANK"] != "0":
-            raise SystemExit(UsageError.exit_code)  # all ranks have the same command line; rank 0 prints
+            # all ranks have the same command line, and rank 0 prints the error
+            raise SystemExit(UsageError.exit_code)
         raise SystemExit(_complain(f"{message}; see {self.prog} --help", UsageError.exit_code))
 
 

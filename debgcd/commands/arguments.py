@@ -165,7 +165,8 @@ def configured(options: argparse.Namespace, source: Source, continued: Config | 
 
     given = [] if options.config is None else [(configuration.read_yaml(options.config), str(options.config))]
     last = [(configuration.assignment(text), f"--set {text}") for text in options.set]
-    method = getattr(options, "method", None)  # not every command trains
+    # not every command trains
+    method = getattr(options, "method", None)
     named = [values.pop("method") for values, _ in (*given, ({"method": method}, ""), *last) if values.get("method")]
     for values, where in (*given, *last):
         for first in ("preset", "quality"):
@@ -216,7 +217,8 @@ def configured(options: argparse.Namespace, source: Source, continued: Config | 
     values = {"seed": options.seed} if options.seed is not None else {}
     values |= {"start": os.path.abspath(start_run)} if start_run is not None else {}
     if epochs is not None and METHODS[config.method].first is not None:
-        values["first"] = {"epochs": None, "steps": None}  # as long as the second stage
+        # the first stage is as long as the second
+        values["first"] = {"epochs": None, "steps": None}
     values |= getattr(options, "k", None) or {}
     for name, section in sections.items():
         section = {key: value for key, value in section.items() if value is not None or key == "steps"}

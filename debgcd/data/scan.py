@@ -89,7 +89,8 @@ def _in_workers(paths: Sequence[Picture], workers: int) -> Iterator[tuple[int, l
         finally:
             # after an interruption, drop the files that no worker has started
             pool.shutdown(wait=False, cancel_futures=True)
-    if left:  # a worker died: check the rest one by one to find the cause
+    if left:
+        # a worker died: check the remaining files one by one to find the cause
         yield from _one_by_one(paths, sorted(left))
 
 

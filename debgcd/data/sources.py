@@ -277,7 +277,8 @@ def _parquet_records(source: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         names, table = [table.column_names[i] for i in positions], table.select(positions)
         # by position, because two columns may have the same name
         records = table.rename_columns([str(i) for i in range(len(names))]).to_pylist()
-    except Exception as error:  # pyarrow raises its own errors, OSErrors, and on damaged texts and dates ValueErrors
+    except Exception as error:
+        # pyarrow raises its own errors and OSErrors, and ValueErrors for damaged text and dates
         why = " ".join(str(error).split())[:100]
         raise DataError(f"{shown(source)} is not a readable Parquet file ({why}); write it again") from error
     roles = _roles(source, names)

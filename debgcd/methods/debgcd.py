@@ -250,7 +250,8 @@ def quantile_by_category(confidence: Tensor, choice: Tensor, share: float) -> Te
     together: nearly all rows of a category that is the only one on its side (`losses.on_side`).
     """
     same = choice[:, None] == choice
-    rank = (same & (confidence > confidence[:, None])).sum(1) + 1  # 1 for the most confident row of its category
+    # 1 for the most confident row of its category
+    rank = (same & (confidence > confidence[:, None])).sum(1) + 1
     beyond = rank - 0.5 > share * same.sum(1)
     return (same & beyond).to(confidence.dtype).mul(confidence).amax(1)
 

@@ -302,7 +302,8 @@ def _knots(place: Tensor, novelty: Tensor) -> Tensor:
 def interpolate(x: Tensor, curve: Tensor) -> Tensor:
     """Linear between the points of a curve (2, n) with rising places, constant beyond: (N,) -> (N,)."""
     place, value = curve.to(x)
-    right = (x[:, None] > place).sum(1).clamp(1, len(place) - 1)  # ONNX has no searchsorted
+    # ONNX has no searchsorted
+    right = (x[:, None] > place).sum(1).clamp(1, len(place) - 1)
     left = right - 1
     width = (place[right] - place[left]).clamp_min(1e-12)
     share = ((x - place[left]) / width).clamp(0, 1)

@@ -109,7 +109,8 @@ def fit(run: Run, setup: Setup) -> dict[str, Any]:
         checkpoints = Checkpoints(run, setup, optimiser, digest, stop)
         callbacks.append(checkpoints)
         for number in range(first, length.steps):
-            assert optimiser is not None  # a method that does not train has no steps
+            # a method that does not train has no steps
+            assert optimiser is not None
             progress = Progress(number, length.steps, length.steps_per_epoch, config.schedule.by)
             if number % length.steps_per_epoch == 0 and type(method).before_epoch is not Method.before_epoch:
                 run_hook(context, partial(method.before_epoch, progress=progress))

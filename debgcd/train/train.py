@@ -185,7 +185,8 @@ def _follow(folder: Path) -> Run:
     expected, deadline = distributed.from_rank0(str), time.monotonic() + VISIBLE_WITHIN
     if expected == FINISHED:
         return open_run(folder)
-    while _digest(folder) != expected:  # a network file system shows new files with a delay
+    while _digest(folder) != expected:
+        # a network file system shows new files with a delay
         if time.monotonic() > deadline:
             raise DataError(
                 f"the files that rank 0 writes to {folder} are not seen here; choose another run directory",
