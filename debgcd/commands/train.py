@@ -16,7 +16,7 @@ from debgcd.commands.arguments import (
     configured,
     read_source,
 )
-from debgcd.commands.output import print_found
+from debgcd.commands.output import print_summary
 from debgcd.commands.report import add_no_report, report_at_the_end
 from debgcd.errors import UsageError
 from debgcd.system import distributed
@@ -148,7 +148,7 @@ def _print_results(run: Run) -> None:
         return
     rows, categories = reviewed_predictions(run.folder)
     scores = read_evaluation(run) if run.evaluation.exists() else {}
-    print_found(rows, categories, read_novel(run.model), scores, read_health(run))
+    print_summary(rows, categories, read_novel(run.model), scores, read_health(run))
     fates = describe_fate(run, rows, categories)
     if fates:
         print("\nWhat became of the categories of the run before:")
