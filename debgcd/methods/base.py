@@ -179,6 +179,11 @@ class Method:
         self.config, self.sizes = config, sizes
         self.options: Any = config.options
 
+    @property
+    def answers_in_training(self) -> tuple[str, ...]:
+        """`answers` before `finalise`, if other heads give the categories until then."""
+        return self.answers
+
     # The parts of the network and of training.
 
     @classmethod

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
@@ -17,14 +18,14 @@ from debgcd.config import schedules
 from debgcd.config.schedules import Progress
 from debgcd.config.schema import option
 from debgcd.methods.base import About, Batch, Context, Loss, Method
-from debgcd.methods.shared import KMeansOptions, settle_centres, start_prototypes
+from debgcd.methods.shared import KMeansOptions, frozen_prototypes, settle_centres, start_prototypes
 from debgcd.methods.simgcd import SimGCD, SimGCDHeads, SimGCDOptions
 from debgcd.model.backbone import TrunkSplit
 from debgcd.model.heads import Centres, Prototypes
 from debgcd.model.network import Network, Output
 from debgcd.novelty.base import Detector, detector_of, novelty, remember, remembered
 from debgcd.novelty.one_vs_all import DetectorOptions, DetectorShape, DistanceDetector, OneVsAll, detector_loss
-from debgcd.novelty.vote import Neighbours, voted
+from debgcd.novelty.vote import Neighbours
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,9 @@ class GuidingDetectorOptions(DetectorOptions):
     tunes_tail: bool = option(
         True, "off: its gradient ends at the feature, so a large λ_sdl cannot harm the classifiers"
     )
-    guides_start: bool = option(False, "with heads.warm_start: new prototypes from the images that the vote calls new")
+    guides_start: bool = option(
+        False, "with heads.warm_start: start from the frozen answer, whose new categories are images that look new"
+    )
 
 
 @dataclass(frozen=True)
@@ -140,19 +143,16 @@ class DebGCD(SimGCD):
         return memory
 
     def before_training(self, context: Context) -> None:
-        """Fit a detector that no loss trains and store the novelty of all images; then initialise the prototypes."""
-        detector, stored, new = detector_of(context.network), remembered(context.network), None
-        guides = self.options.detector.guides_start
-        if detector is not None and (guides or stored is not None):
-            features, label, group = context.features(), context.label, context.group
-            if stored is not None:
-                detector.fit(features, label, group)
-                stored.copy_(novelty(detector(features)))
-            if guides:
-                # ½ must mean "as likely new as known", which only a calibrated novelty does
-                calibrated = None if detector.threshold() is None else stored
-                new = (label < 0) & ((voted(features, label, group) if calibrated is None else calibrated) > 0.5)
-        start_prototypes(self, context, self.options.heads.warm_start, new)
+        """Fit a detector that no loss trains and store the novelty of all images; then start from the frozen answer."""
+        detector, before = detector_of(context.network), remembered(context.network)
+        if detector is not None and before is not None:
+            features = context.features()
+            detector.fit(features, context.label, context.group)
+            before.copy_(novelty(detector(features)))
+        if detector is None or not self.options.detector.guides_start:
+            super().before_training(context)
+        elif self.options.heads.warm_start:
+            start_prototypes(context, partial(frozen_prototypes, self, context))
 
     def finalise(self, context: Context) -> None:
         """Refit a detector that no loss trains to the tuned features."""

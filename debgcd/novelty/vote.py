@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from debgcd.errors import UsageError
+from debgcd.model.heads import AXES
 from debgcd.novelty.base import Detector, NoveltyThreshold
 
-AXES = 128  # principal axes in which neighbours are sought; the remaining ones are mostly noise
 VOTERS = 60  # nearest images that vote
 DECAY = 20.0  # ranks over which a vote falls to 1/e
 MOST = 100_000  # voters at most; if there are more training images, a random part votes

@@ -371,7 +371,7 @@ class Watch(Callback):
         """Measure from the features (n, width) of these training images (n,)."""
         setup, method, network = self._setup, self._setup.method, self._setup.network
         learned = {DETECTOR} & network.learning
-        heads = learned if method.clusters else {*method.answers, *learned}
+        heads = learned if method.clusters else {*method.answers_in_training, *learned}
         output = network.from_feature(feature, heads)
         unlabelled = torch.from_numpy(setup.label[rows] < 0).to(feature.device)
         before = remembered(network)

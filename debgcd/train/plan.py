@@ -133,8 +133,8 @@ def make_plan(asked: Config, manifest: Manifest) -> Plan:
         config = _from_start(config, folder, start)
     config = resolve_auto(config, paths)
     if METHODS[config.method].trains and not run_length(config.schedule, len(paths)).steps:
-        say("method: sskmeans, because nothing is trained in 0 steps: semi-supervised k-means on frozen features")
-        config = configuration.override(config, {"method": "sskmeans"}, "0 steps")
+        say("method: pim, because nothing is trained in 0 steps: a linear head on frozen features")
+        config = configuration.override(config, {"method": "pim"}, "0 steps")
     config, backbone = _choose_backbone(config, cache)
     if start is not None and backbone.width != start.network.backbone.width:
         raise UsageError(
