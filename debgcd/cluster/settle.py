@@ -35,9 +35,9 @@ class SettleOptions:
     """How features become categories. The values were chosen on digits, CIFAR-10, Pets and CUB (docs/results.md)."""
 
     whiten: bool = option(True, "shorten the axes along which images of one class differ")
-    rounds: int = option(3, "of mean shift before clusters are sought", 0, 100)
+    rounds: int = option(5, "of mean shift before clusters are sought", 0, 100)
     neighbours: int = option(8, "of the mean shift, as in CMS", 1, 1000)
-    guided: bool = option(True, "new categories begin at clusters of the images that look new")
+    guided: bool = option(True, "try new categories from clusters of the images that look new")
     sizes: Literal["estimated", "uniform"] = option("estimated", "of the categories; uniform harms a long tail")
     entropy_weight: float | None = option(0.5, "λ; null: the one with the best accuracy on labelled images", 0, 100)
     temperature: float = option(0.1, "of the head's softmax; published: 0.04", 1e-3, 100)
@@ -78,23 +78,40 @@ def settle(
 ) -> Answer:
     """Sort N images into K categories: feature (N, width), label (N,) in 0..M-1 or -1, new (N,) bool or None.
 
-    new: the unlabelled images that look new. With it, known classes begin at their labelled images and new ones at clusters of
-    these images, so that a new class next to a known one is not absorbed. None: all are clustered together.
+    new: the unlabelled images that look new. With it, the head begins twice: with all images clustered together, and with new
+    categories at clusters of these images alone, so that a new class next to a known one is not absorbed. The beginning whose
+    head ends with more mutual information is kept; the labels and the truth have no say in it.
     """
     points = principal_points(feature, label, options.whiten)
     x = points(feature)
-    shifted = mean_shift(x, options.neighbours, options.rounds)
-    category = begin(shifted, label, k, new, seed)
-    start = class_means(x, category, k)
-    share = torch.full_like(start[:, 0], 1 / k)
-    if options.sizes == "estimated":
-        share = sizes(shifted, label, class_means(shifted, category, k))
+    # at most a quarter of a category, so that small ones do not run together
+    neighbours = min(options.neighbours, max(2, round(len(x) / k / 4)))
+    shifted = mean_shift(x, neighbours, options.rounds)
+    beginnings = [joint(shifted, label, k, seed)]
+    known = int(label.max()) + 1
+    if new is not None and int(new.sum()) >= k - known > 0 and len(label[label >= 0].unique()) == known:
+        beginnings.insert(0, apart(shifted, label, k, new, seed))
+    weights = WEIGHTS if options.entropy_weight is None else (options.entropy_weight,)
+    heads = []
+    for begun in beginnings:
+        share = x.new_full((k,), 1 / k)
+        if options.sizes == "estimated":
+            share = sizes(shifted, label, class_means(shifted, begun, k))
+        for entropy_weight in weights:
+            weight = fit_head(x, label, class_means(x, begun, k), share, entropy_weight, options)
+            heads.append((weight, share))
+            if on_progress is not None:
+                on_progress(len(heads), len(beginnings) * len(weights))
     if options.entropy_weight is None:
-        weights = [fit_head(x, label, start, share, each, options) for each in WEIGHTS]
-        weight = max(weights, key=lambda weight: float(((x @ weight.T).argmax(1) == label).sum()))
+        weight, share = max(heads, key=lambda head: int(((x @ head[0].T).argmax(1) == label).sum()))
     else:
-        weight = fit_head(x, label, start, share, options.entropy_weight, options, on_progress)
+        weight, share = max(heads, key=lambda head: information(x @ head[0].T, options.temperature))
     return Answer(points, weight, torch.where(label >= 0, label, (x @ weight.T).argmax(1)), share)
+
+
+def information(logits: Tensor, temperature: float) -> float:
+    """The mutual information of images and categories that the head maximises: H(p̄) - mean H(p); logits (N, K)."""
+    return float(losses.mean_entropy(logits, temperature) - losses.conditional_entropy(logits, temperature))
 
 
 def principal_points(feature: Tensor, label: Tensor, whiten: bool = True) -> Points:
@@ -104,16 +121,15 @@ def principal_points(feature: Tensor, label: Tensor, whiten: bool = True) -> Poi
     return Points(mean, directions if matrix is None else (directions.double() @ matrix).to(feature.dtype))
 
 
-def begin(shifted: Tensor, label: Tensor, k: int, new: Tensor | None, seed: int) -> Tensor:
-    """The category at which each point begins, -1 for none: shifted (N, d), the others as for `settle` -> (N,)."""
+def apart(shifted: Tensor, label: Tensor, k: int, new: Tensor, seed: int) -> Tensor:
+    """Known classes at their labelled images, new ones at clusters of those that look new: (N,), -1 for other images."""
     known = int(label.max()) + 1
-    if (
-        new is not None
-        and int(new.sum()) >= k - known > 0
-        and (torch.bincount(label[label >= 0], minlength=known) > 0).all()
-    ):
-        clusters = kmeans(shifted[new], torch.full_like(label[new], -1), k - known, seed=seed).assignment
-        return label.masked_scatter(new, known + clusters)
+    clusters = kmeans(shifted[new], torch.full_like(label[new], -1), k - known, seed=seed).assignment
+    return label.masked_scatter(new, known + clusters)
+
+
+def joint(shifted: Tensor, label: Tensor, k: int, seed: int) -> Tensor:
+    """All images clustered together, labelled ones in their class: (N,)."""
     return kmeans(shifted, label, k, seed=seed).assignment
 
 
@@ -151,7 +167,6 @@ def fit_head(
     share: Tensor,
     entropy_weight: float,
     options: SettleOptions,
-    on_progress: Progress | None = None,
 ) -> Tensor:
     """PIM's linear head, trained from `weight` (K, d): sure of unlabelled images, right on labelled ones, sizes near `share`.
 
@@ -173,6 +188,4 @@ def fit_head(
         mean.lerp_(gradient, 1 - BETA1)
         square.mul_(BETA2).addcmul_(gradient, gradient, value=1 - BETA2)
         weight = weight - LR / (1 - BETA1**step) * mean / ((square / (1 - BETA2**step)).sqrt() + 1e-8)
-        if on_progress is not None:
-            on_progress(step, options.steps)
     return weight

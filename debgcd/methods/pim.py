@@ -19,6 +19,7 @@ from debgcd.model.heads import Settled
 from debgcd.novelty.base import DETECTOR, Detector
 from debgcd.novelty.vote import Neighbours
 
+
 @dataclass(frozen=True)
 class PIMOptions(Options):
     pim: SettleOptions = SettleOptions()

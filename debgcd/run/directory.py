@@ -56,6 +56,11 @@ class Run:
         return self.folder / "predictions.csv"
 
     @property
+    def start(self) -> Path:
+        """Predictions of the frozen answer, written before the first step of a run whose answer is settled."""
+        return self.folder / "start.csv"
+
+    @property
     def evaluation(self) -> Path:
         return self.folder / "evaluation.json"
 

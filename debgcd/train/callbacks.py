@@ -28,13 +28,15 @@ from debgcd.data.manifest import Manifest
 from debgcd.evaluate import score
 from debgcd.model.optimiser import Optimiser
 from debgcd.novelty.base import DETECTOR, remembered
+from debgcd.run.categories import categories
 from debgcd.run.directory import Run
+from debgcd.run.predictions import prediction_table, to_csv
 from debgcd.system import distributed
-from debgcd.system.files import named_errors, parse_json, read_json, readable, write_bytes, write_json
+from debgcd.system.files import named_errors, parse_json, read_json, readable, write_bytes, write_json, write_text
 from debgcd.system.machine import optional
 from debgcd.system.progress import Report, say
 from debgcd.train import checkpoint
-from debgcd.train.evaluation import evaluate_during_training
+from debgcd.train.evaluation import evaluate_during_training, infer_unlabelled
 from debgcd.train.setup import Setup
 
 STEPS_KEPT = 1000  # latest logged steps whose hard labels are kept to measure their accuracy
@@ -93,6 +95,25 @@ class Log(Callback):
             note = f"loss {values['loss']:.3f} · {values['images_per_second']:.0f} images/s"
             self._report(done.step, self._steps, note)
         return True
+
+
+class FirstAnswer(Callback):
+    """Writes the frozen answer before training, if the method has one, so that there is something to look at in the meantime."""
+
+    def __init__(self, run: Run, setup: Setup):
+        self._run, self._setup = run, setup
+
+    def before_training(self) -> None:
+        method, manifest = self._setup.method, self._run.manifest
+        if method.answers == method.answers_in_training:
+            return
+        inference = infer_unlabelled(self._setup, {*method.answers, DETECTOR})
+        if distributed.rank():
+            return
+        paths = [manifest.paths[row] for row in manifest.training_rows[self._setup.label < 0]]
+        table = prediction_table(paths, inference, categories(manifest.classes, method.sizes.k), None)
+        write_text(self._run.start, to_csv(table))
+        say(f"first answer: {self._run.start}, from the features of the untouched network; training improves them now")
 
 
 class Evaluate(Callback):

@@ -28,6 +28,8 @@ from debgcd.run.predictions import Prediction
 from debgcd.system.files import read_json, readable
 from debgcd.system.progress import say
 
+FROZEN = "pim"  # the method of a frozen answer
+
 
 @dataclass(frozen=True)
 class Earlier:
@@ -99,7 +101,7 @@ def reviewed_images(run: Run, more: Manifest | None = None) -> tuple[Manifest, R
     """
     review = read_review(run.folder)
     status = {image: review.status(image) for image in review.images}
-    if more is None and not {ACCEPTED, REJECTED} & set(status.values()):
+    if more is None and not {ACCEPTED, REJECTED} & set(status.values()) and run.config.method != FROZEN:
         raise UsageError(
             f"nothing is accepted, named or rejected in {run.folder}; first: debgcd name {run.folder} new-01=NAME"
         )
@@ -114,10 +116,19 @@ def reviewed_images(run: Run, more: Manifest | None = None) -> tuple[Manifest, R
 def continued_config(run: Run, manifest: Manifest) -> Config:
     """The configuration of the new run: that of the reviewed run, with its network to start from.
 
-    A given K stays, but is at least the number of known classes; an estimated K is estimated again.
+    A given K stays, but is at least the number of known classes; an estimated K is estimated again. After a frozen answer,
+    which trains nothing, DebGCD begins from the pretrained network, for as long as the preset says.
     """
     config, classes = run.config, len(manifest.classes)
     k = None if config.prune or config.k is None else max(config.k, classes)
+    if config.method == FROZEN:
+        fresh = configuration.compose(config.preset, method="debgcd")
+        kept = {"views": {"bank": fresh.views.bank, "bank_views": fresh.views.bank_views}}
+        backbone = replace(config.backbone, tuned_blocks=None)
+        config = replace(
+            fresh, backbone=backbone, views=config.views, run=config.run, seed=config.seed, quality=config.quality
+        )
+        return configuration.override(replace(config, k=k), kept, "--from")
     config = replace(config, start=str(run.folder.absolute()), start_sha256=None, k=k, prune=False)
     # the share is not known for the new run's labels
     share = {"detector": {"labelled_fraction": None}}

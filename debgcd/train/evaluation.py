@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from debgcd.novelty.base import DETECTOR
 from debgcd.review.log import LOG, read_log, reviewed_predictions
 from debgcd.review.state import REJECTED
 from debgcd.run.directory import Run
-from debgcd.run.predictions import Inference
+from debgcd.run.predictions import Inference, read_predictions
 from debgcd.system import distributed
 from debgcd.tokens.sources import Tokens
 from debgcd.train.setup import Setup, fresh_tokens
@@ -43,13 +44,21 @@ def evaluate(run: Run, setup: Setup, inference: Inference, heads: Collection[str
     result = {}
     truth = run.manifest.truth_ids(run.manifest.training_rows[setup.label < 0])
     if (truth >= 0).any():
-        result["unlabelled"] = measure(inference, truth, setup.known)
+        start = _frozen_answer(run) if heads is None else {}
+        result["unlabelled"] = measure(replace(inference, others=inference.others | start), truth, setup.known)
     truth = run.manifest.truth_ids(run.manifest.test_rows)
     if (truth >= 0).any():
         numbers = np.arange(len(truth))
         inference = infer_shared(setup.network, setup.method, _test_tokens(run, setup), numbers, heads)
         result["test"] = measure(inference, truth, setup.known)
     return result
+
+
+def _frozen_answer(run: Run) -> dict[str, NDArray[np.int64]]:
+    """The categories of the unlabelled images before training, as "start"; empty for a run without start.csv."""
+    if not run.start.exists():
+        return {}
+    return {"start": np.array(read_predictions(run.start, ("category",))["category"], dtype=np.int64)}
 
 
 @torch.no_grad()

@@ -7,10 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
-from torch.nn.functional import normalize
 
 from debgcd.config.schedules import run_length
 from debgcd.config.schema import Config
@@ -31,27 +27,18 @@ from debgcd.train.evaluation import evaluate, infer_unlabelled
 from debgcd.train.loop import hook_context, run_hook
 from debgcd.train.setup import Setup
 
-DUPLICATE = 0.8  # times the squared distance between the nearest two known classes: nearer categories are duplicates
-FEWEST_KNOWN = 5  # known classes for merging; with fewer there are too few pairs for a reliable minimum
-
 
 def prune(setup: Setup, config: Config, inference: Inference) -> Setup:
-    """The setup without new categories that no unlabelled image is in, and with duplicates merged; known classes stay.
+    """The setup without new categories that no unlabelled image is in; known classes stay.
 
-    Duplicates are two new categories whose prototypes are much nearer to each other than any two known classes are; the
-    nearest pair is merged first, weighted by the number of images, until none is left. With fewer than FEWEST_KNOWN known
-    classes nothing is merged.
+    Categories that may be duplicates stay too: labels cannot tell them from neighbouring classes (docs/unknown_k.md).
     """
-    method = setup.method
-    images = np.bincount(inference.category, minlength=method.sizes.k)
-    heads = classifiers(setup.network.heads)
-    groups = in_use(heads[method.answers[0]].prototypes().detach(), images, setup.known)
+    images = np.bincount(inference.category, minlength=setup.method.sizes.k)
+    groups = [[i] for i in range(len(images)) if i < setup.known or images[i]]
     if len(groups) == len(images):
         return setup
-    empty = int((images[setup.known :] == 0).sum())
-    duplicates = len(images) - len(groups) - empty
-    say(f"categories: {len(groups)} of {len(images)} are in use ({empty} are empty, {duplicates} merged into another)")
-    for head in heads.values():
+    say(f"categories: {len(groups)} of {len(images)} are in use, the others are empty")
+    for head in classifiers(setup.network.heads).values():
         head.merge(images, groups)
     return with_categories(setup, config, len(groups))
 
@@ -60,30 +47,6 @@ def with_categories(setup: Setup, config: Config, k: int) -> Setup:
     """The setup with its method set to k categories; the heads have k rows already."""
     sizes = setup.method.sizes
     return setup if k == sizes.k else replace(setup, method=create(replace(config, k=k), replace(sizes, k=k)))
-
-
-def in_use(prototypes: Tensor, images: NDArray[np.int64], known: int) -> list[list[int]]:
-    """The prototypes that form each remaining category: known classes first, then new ones in their order.
-
-    prototypes: (K, width); images: (K,) number of unlabelled images in each.
-    """
-    unit = normalize(prototypes.double().cpu(), dim=1)
-    limit = DUPLICATE * float(_distances(unit[:known]).amin()) if known >= FEWEST_KNOWN else 0.0
-    groups = [[i] for i in range(known, len(unit)) if images[i]]
-    while len(groups) > 1:
-        centres = torch.stack([normalize((torch.from_numpy(images[g]).double() @ unit[g]), dim=0) for g in groups])
-        distance = _distances(centres)
-        flat = int(distance.argmin())
-        first, second = sorted(divmod(flat, len(groups)))
-        if distance[first, second] >= limit:
-            break
-        groups[first] = sorted(groups[first] + groups.pop(second))
-    return [[i] for i in range(known)] + sorted(groups)
-
-
-def _distances(unit: Tensor) -> Tensor:
-    """Squared distances of unit rows, infinite to themselves."""
-    return (2 - 2 * unit @ unit.T).fill_diagonal_(torch.inf)
 
 
 def finish(run: Run, setup: Setup, hard_labels: Mapping[str, Any]) -> None:

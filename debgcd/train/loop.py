@@ -39,6 +39,7 @@ from debgcd.train.callbacks import (
     Checkpoints,
     Evaluate,
     FinishedStep,
+    FirstAnswer,
     Interrupted,
     Log,
     Metrics,
@@ -98,7 +99,7 @@ def fit(run: Run, setup: Setup) -> dict[str, Any]:
     with ExitStack() as stack:
         metrics, report = stack.enter_context(Metrics(run, first)), stack.enter_context(bar("training"))
         watch, log = Watch(run, setup, first, length.steps), Log(run, metrics, utilisation, report, length.steps)
-        callbacks: list[Callback] = [log, Evaluate(run, setup, metrics, utilisation), watch]
+        callbacks: list[Callback] = [log, FirstAnswer(run, setup), Evaluate(run, setup, metrics, utilisation), watch]
         if resumed is None:
             for callback in callbacks:
                 callback.before_training()
