@@ -44,8 +44,13 @@ class PromptOptions:
         return schedules.cosine(self.rate, 0.0, (progress.step - self.warmup) / (progress.steps - self.warmup))
 
     def learn(self, progress: Progress) -> bool:
-        """Whether the prompts learn. The first turn of an epoch is a step shorter, as in the public code."""
-        return (progress.step % progress.steps_per_epoch + 1) // self.period % 2 == 0
+        """Whether the prompts learn. The first turn of an epoch is a step shorter, as in the public code.
+
+        With so few images that an epoch is shorter than a turn, turns go on over epochs: else the network would never learn.
+        """
+        restarts = progress.steps_per_epoch >= self.period
+        step = progress.step % progress.steps_per_epoch if restarts else progress.step
+        return (step + 1) // self.period % 2 == 0
 
 
 @dataclass(frozen=True)

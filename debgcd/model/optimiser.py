@@ -88,9 +88,12 @@ def sgd(network: Network, schedule: ScheduleConfig) -> SGD:
 
 
 def set_learning_rate(optimiser: Optimiser, schedule: ScheduleConfig, batch: int, progress: Progress) -> float:
-    """Cosine from lr · batch / 128 down to its share `lr_end`; returns the heads' rate."""
+    """From lr · batch / 128 along a cosine to its share `lr_end`, or down in steps to a tenth; returns the heads' rate."""
     top = schedule.lr * batch / 128
-    lr = schedules.cosine(top, top * schedule.lr_end, progress.share)
+    if schedule.lr_falls is None:
+        lr = schedules.cosine(top, top * schedule.lr_end, progress.share)
+    else:
+        lr = top * 0.1 ** sum(progress.share >= share for share in schedule.lr_falls)
     for group in optimiser.param_groups:
         group["lr"] = group["rate"](progress) if "rate" in group else lr * group.get("share", 1.0)
     return lr

@@ -114,8 +114,14 @@ def cell(row: str, seed: int, images: ImageList, config: Config, out: Path) -> C
 
 def settings_digest(config: Config, *more: object) -> str:
     """A hash of the values that a run's result depends on but for its seed, and of what else is given."""
-    settings = {key: value for key, value in configuration.to_dict(config).items() if key not in ("run", "seed")}
+    settings = configuration.without(configuration.to_dict(config), {"run", "seed", *_unchanged(config)})
     return _digest(json.dumps([settings, *more], sort_keys=True))
+
+
+def _unchanged(config: Config) -> set[str]:
+    """Options that came later and have the value that runs before them had, so that these keep their names."""
+    values = configuration.leaves(configuration.to_dict(config))
+    return {key for key, value in configuration.ADDED.items() if values[key] == value}
 
 
 def devices() -> list[str | None]:

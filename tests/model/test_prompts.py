@@ -129,6 +129,13 @@ def test_the_prompts_share_of_the_steps_is_that_of_the_public_code(images: int, 
     assert sum(expected) / len(expected) == pytest.approx(share, abs=0.006)
 
 
+@pytest.mark.parametrize("steps_per_epoch", [1, 3, 19])
+def test_the_network_learns_too_where_an_epoch_is_shorter_than_a_turn(steps_per_epoch: int, sptnet: Any) -> None:
+    learn = sptnet[1].options.prompts.learn
+    found = [learn(Progress(step, 100, steps_per_epoch)) for step in range(100)]
+    assert found == turns(100, 1)
+
+
 def test_each_turn_has_its_views_and_what_learns(sptnet: tuple[Any, Any, Any], folder: Path) -> None:
     """Prompts learn from two crops that both have them, the network from one crop without and with them."""
     network, method, simgcd = sptnet
