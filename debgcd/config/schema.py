@@ -36,6 +36,10 @@ class Options:
         """Values that do not go together and what to do, in a sentence; None if all is well."""
         return None
 
+    def idle(self) -> dict[str, str]:
+        """Options that change nothing beside the other values, by dotted key or section, and what makes them so."""
+        return {}
+
 
 @dataclass(frozen=True)
 class BackboneConfig:

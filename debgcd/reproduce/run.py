@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +12,7 @@ from debgcd import config as configuration
 from debgcd.config.schema import Config
 from debgcd.datasets import Benchmark, facts_of, read_benchmark, resolve
 from debgcd.datasets.facts import table
-from debgcd.errors import DataError, DebgcdError
+from debgcd.errors import DataError, DebgcdError, UsageError
 from debgcd.methods import METHODS
 from debgcd.report.plots import draw, write_figure
 from debgcd.reproduce.bench.networks import trunk_type
@@ -65,7 +65,7 @@ class Plan:
 def plan(wish: Wish) -> Plan:
     """Read the data sets and list the runs; writes nothing."""
     # first, so that a wrong setting is reported before a large data set is read
-    rows = {name: _rows(wish, name) for name in wish.chosen_sets}
+    of_sets = {name: rows(wish, name) for name in wish.chosen_sets}
     cells, true_k, missing = [], {}, []
     for name in wish.chosen_sets:
         try:
@@ -78,7 +78,7 @@ def plan(wish: Wish) -> Plan:
         images = ImageList.of(name, manifest, wish.out)
         true_k[name] = classes_of(manifest)
         k = _estimated(wish, name) if wish.experiment.estimated_k else classes_of(manifest)
-        for row, config in rows[name].items():
+        for row, config in of_sets[name].items():
             own = "k" in wish.experiment.rows[row] or METHODS[config.method].about.finds_k
             chosen = config if own else replace(config, k=k)
             cells += [cell(row, seed, images, chosen, wish.out) for seed in range(wish.seeds)]
@@ -148,14 +148,17 @@ def read_first(name: str, roots: Sequence[Path], cache: Path) -> Benchmark:
     raise DataError("; ".join(errors))
 
 
-def _rows(wish: Wish, name: str) -> dict[str, Config]:
+def rows(wish: Wish, name: str) -> dict[str, Config]:
     """The configuration of each row on a data set, composed for the row's method; K is set later."""
     fell_back = []
-    rows = {}
+    found = {}
     for row, values in wish.experiment.rows.items():
         method = values.get("method", "debgcd")
         if wish.scale == "small" and METHODS[method].about.needs_vit:
             say(f"{name}: no row {row} at small scale, because {method} needs a ViT")
+            continue
+        if "k" in values and _estimated(wish, name) is None:
+            say(f"{name}: no row {row}, because K is estimated here for all rows")
             continue
         if wish.scale == "full":
             config = configuration.compose(wish.preset, name, wish.experiment.backbone, method=method)
@@ -163,15 +166,43 @@ def _rows(wish: Wish, name: str) -> dict[str, Config]:
         else:
             config = configuration.compose("small", method=method)
         config = replace(config, run=replace(config.run, cache=str(wish.cache.absolute())))
-        changes = [(configuration.fitted(config, settings, "--set"), "--set") for settings in wish.settings]
+        changes = []
+        if wish.scale == "small" and wish.experiment.paper_detector:
+            detector = {"detector": configuration.to_dict(configuration.compose("paper"))["detector"]}
+            changes.append((configuration.fitted(config, detector, "preset paper"), "preset paper"))
+        changes += [(configuration.fitted(config, settings, "--set"), "--set") for settings in wish.settings]
         changes.append((values, f"{wish.experiment.name}, row {row}"))
         if wish.scale == "small" and wish.experiment.estimated_k:  # one trunk for all rows: they share an estimate
             changes.append(({"backbone": {"tuned_blocks": 2}}, row))
-        rows[row] = configuration.override_all(config, changes)
+        found[row] = configuration.override_all(config, changes)
     if fell_back:
         methods = ", ".join(dict.fromkeys(fell_back))
         say(f"{name}: preset paper for {methods}, because there are no {wish.preset} values for it")
-    return rows
+    _require_difference(wish, found)
+    return found
+
+
+def _require_difference(wish: Wish, found: dict[str, Config]) -> None:
+    """An error that names two rows of which one would train exactly as the other, and why."""
+    seen: dict[str, str] = {}
+    for row, config in found.items():
+        idle = config.options.idle()
+        values = configuration.without(configuration.to_dict(config), set(idle))
+        if "k" in wish.experiment.rows[row]:
+            values["k"] = "estimated here"
+        other = seen.setdefault(repr(values), row)
+        if other != row:
+            changed = configuration.leaves({**wish.experiment.rows[row], **wish.experiment.rows[other]})
+            why = [f"{reason}, so {key} changes nothing" for key, reason in idle.items() if _touches(key, changed)]
+            raise UsageError(
+                f"{wish.experiment.name}: rows {other} and {row} would be the same run"
+                f"{': ' + '; '.join(why) if why else ''}; omit the --set that makes them so"
+            )
+
+
+def _touches(key: str, changed: Iterable[str]) -> bool:
+    """Whether one of the changed keys is this key or lies in this section."""
+    return any(each == key or each.startswith(f"{key}.") for each in changed)
 
 
 def _estimated(wish: Wish, name: str) -> int | None:
