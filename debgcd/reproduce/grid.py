@@ -46,6 +46,12 @@ class ImageList:
         text = manifest_text(manifest)
         return cls(name, len(manifest), text, out / name / f"images-{_digest(text)}.csv")
 
+    def write(self) -> None:
+        """Write the file if it is not there."""
+        if not self.path.exists():
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            write_text(self.path, self.text)
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -86,8 +92,7 @@ class Cell:
         """Write the files that the command refers to."""
         self.settings.parent.mkdir(parents=True, exist_ok=True)
         write_text(self.settings, configuration.dump(self.config))
-        if not self.images.path.exists():
-            write_text(self.images.path, self.images.text)
+        self.images.write()
 
     @property
     def settings(self) -> Path:

@@ -10,13 +10,16 @@ from typing import Any, Literal
 
 from debgcd import config as configuration
 from debgcd.config.schema import Config
-from debgcd.datasets import Benchmark, facts_of, read_benchmark, resolve
+from debgcd.data.manifest import Manifest
+from debgcd.datasets import resolve
 from debgcd.datasets.facts import table
+from debgcd.demo import digits
 from debgcd.errors import DataError, DebgcdError, UsageError
 from debgcd.methods import METHODS
 from debgcd.report.plots import draw, write_figure
 from debgcd.reproduce.bench.networks import trunk_type
-from debgcd.reproduce.experiments import Experiment, Small, classes_of, part
+from debgcd.reproduce.counts import k_by_brent, read_first
+from debgcd.reproduce.experiments import DIGITS, Experiment, Small, classes_of, part, title_of
 from debgcd.reproduce.grid import Cell, ImageList, cell, devices, finish
 from debgcd.reproduce.table import Outcome, page, result
 from debgcd.run.directory import open_run
@@ -47,7 +50,8 @@ class Wish:
     def chosen_sets(self) -> tuple[str, ...]:
         """The names of the data sets, without duplicates."""
         if self.sets:
-            return tuple(dict.fromkeys(resolve(name) for name in self.sets))
+            by_name = {DIGITS: DIGITS} if self.scale == "small" else {}
+            return tuple(dict.fromkeys(by_name.get(name) or resolve(name) for name in self.sets))
         if self.scale == "full":
             return self.experiment.sets
         return tuple(name for name in self.experiment.sets if name in Small.sets) or Small.sets
@@ -69,12 +73,10 @@ def plan(wish: Wish) -> Plan:
     cells, true_k, missing = [], {}, []
     for name in wish.chosen_sets:
         try:
-            manifest = read_first(name, wish.roots, wish.cache).manifest
+            manifest = _manifest_of(name, wish)
         except DataError as error:
-            missing.append(f"{facts_of(name).title}: {error}")
+            missing.append(f"{title_of(name)}: {error}")
             continue
-        if wish.scale == "small":
-            manifest = part(manifest, Small.classes, Small.images)
         images = ImageList.of(name, manifest, wish.out)
         true_k[name] = classes_of(manifest)
         k = _estimated(wish, name) if wish.experiment.estimated_k else classes_of(manifest)
@@ -110,11 +112,20 @@ def reproduce(wish: Wish, plan: Plan) -> Outcome:
             not_run=tuple(not_run),
             facts={**facts(), "trunk": trunk_type()},
             figures=_figures(wish, plan.cells),
+            estimates=_estimates(wish, plan.cells),
         )
         if distributed.rank() == 0:
             write_json(wish.out / f"{wish.experiment.name}.json", outcome.to_json())
             write_text(wish.out / f"{wish.experiment.name}.md", page(outcome))
     return outcome
+
+
+def _estimates(wish: Wish, cells: Sequence[Cell]) -> dict[str, int]:
+    """Table 10 beside Table 11: the estimate of K for each data set that was found."""
+    if not wish.experiment.estimated_k:
+        return {}
+    first = {each.set: each for each in reversed(cells)}
+    return {name: k_by_brent(each.images, each.config) for name, each in first.items()}
 
 
 def _figures(wish: Wish, cells: Sequence[Cell]) -> tuple[tuple[str, str], ...]:
@@ -126,7 +137,7 @@ def _figures(wish: Wish, cells: Sequence[Cell]) -> tuple[tuple[str, str], ...]:
             runs = [open_run(each.folder) for each in chosen if each.finished]
             if not runs:
                 continue
-            title = f"{facts_of(name).title}: {figure} ({', '.join(rows)})"
+            title = f"{title_of(name)}: {figure} ({', '.join(rows)})"
             place = wish.out / f"{wish.experiment.name}-figures" / f"{name}-{figure}.png"
             try:
                 if not place.exists() or place.stat().st_mtime < max(run.predictions.stat().st_mtime for run in runs):
@@ -137,15 +148,12 @@ def _figures(wish: Wish, cells: Sequence[Cell]) -> tuple[tuple[str, str], ...]:
     return tuple(found)
 
 
-def read_first(name: str, roots: Sequence[Path], cache: Path) -> Benchmark:
-    """The data set from the first root that holds a complete copy; otherwise an error per root."""
-    errors = []
-    for root in roots:
-        try:
-            return read_benchmark(name, root, cache)
-        except DataError as error:
-            errors.append(str(error))
-    raise DataError("; ".join(errors))
+def _manifest_of(name: str, wish: Wish) -> Manifest:
+    """The images of a data set, or the part of them that small scale takes."""
+    if name == DIGITS:
+        return digits(wish.cache / DIGITS)
+    found = read_first(name, wish.roots, wish.cache).manifest
+    return found if wish.scale == "full" else part(found, Small.classes, Small.images)
 
 
 def rows(wish: Wish, name: str) -> dict[str, Config]:

@@ -84,6 +84,13 @@ def test_where_the_papers_numbers_are_looked_up() -> None:
     assert ablation.printed("(5)", "cub")["new"] == Number(61.9)  # the second table
     assert ablation.printed("(1), two tuned blocks", "cars")["new"] == Number(49.8)  # another table, another row
     assert ablation.printed("(5)", "pets") == {}
+    pets = facts.table(7).rows
+    assert experiment("ssb").printed("SimGCD", "pets") == pets["SimGCD"]["pets"] == ablation.printed("(1)", "pets")
+    assert experiment("ssb").printed("DebGCD", "pets") == pets["DebGCD"]["pets"]
+    assert experiment("ssb").printed("PromptCAL", "pets") == {}  # in no table
+    assert experiment("generic").printed("SimGCD", "average") == {}  # that of other sets is another number
+    assert experiment("estimated-k").printed("DebGCD", "pets") == {}  # with another K
+    assert experiment("dinov2-ssb").printed("DebGCD", "pets") == {}  # with another backbone
     assert experiment("threshold").printed("0.80", "aircraft, test")["old"] == Number(61.6)
 
 
