@@ -5,5 +5,6 @@
 - `grid`: resumable, one subprocess per run, spread over GPUs
 - `table`: results beside the paper's numbers
 - `run`: experiment name -> page
+- `agreement`: a training step on a device against the same on a CPU
 - `bench`: `debgcd bench`: speed and memory
 """
