@@ -153,7 +153,7 @@ class Recorder:
         ]
         passed, apart = sum(self.passed[node] for node in own), [self.apart[node] for node in own if node in self.apart]
         told = "–" if not apart else "0" if max(apart) == 0 else f"{max(apart):.0e}"
-        return [title, f"{passed} of {len(own)}", told, ", ".join(f"`{test}`" for test in tests)]
+        return [title, f"{passed} of {len(own)}", told, ", ".join(f"`{test.rpartition('/')[2]}`" for test in tests)]
 
 
 def main() -> None:
@@ -193,7 +193,8 @@ def page(recorder: Recorder) -> str:
         "Slow forms with loops, written from the papers. The difference is relative where the expected value is larger than 1. –: only equal or not.",
         markdown_table(head, [recorder.row(titles[name], tests) for name, tests in SLOW.items()]),
         "## Against the authors' functions",
-        f"The same random inputs to their function and to ours; {public['date']}.",
+        f"The same random inputs to their function and to ours; {public['date']}. Their functions ran as they are, but for those of "
+        "DebGCD and OpenCon and for losses within a training loop, whose lines were typed in.",
         markdown_table(["", "public code", "function", "inputs", "largest difference"], compared),
         f"Without a comparison that names a commit: {', '.join(without)}. Where methods.md says *compared* of one of these, the commit was not kept.",
         "## What all methods share",

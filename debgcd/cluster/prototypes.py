@@ -44,13 +44,17 @@ def prototypes(
     ):
         free = torch.full_like(label[new], -1)
         clusters = kmeans(points[new], free, k - known, seed=seed, on_progress=on_progress).assignment
-        found = label.masked_scatter(new, known + clusters)
+        assignment = label.masked_scatter(new, known + clusters)
     else:
-        found = kmeans(points, label, k, seed=seed, on_progress=on_progress).assignment
-    found = torch.where(found < 0, k, found)  # points without a cluster go to an extra row, which is dropped
-    sums = torch.zeros(k + 1, features.shape[1], dtype=unit.dtype, device=unit.device).index_add_(0, found, unit)[:k]
-    empty = torch.bincount(found, minlength=k)[:k] == 0  # fewer free points than clusters
-    sums[empty] = unit[: int(empty.sum())]  # the gradient of a zero prototype would be unbounded
+        assignment = kmeans(points, label, k, seed=seed, on_progress=on_progress).assignment
+    # points without a cluster go to an extra row, which is dropped
+    assignment = torch.where(assignment < 0, k, assignment)
+    sums = torch.zeros(k + 1, features.shape[1], dtype=unit.dtype, device=unit.device)
+    sums = sums.index_add_(0, assignment, unit)[:k]
+    # a cluster is empty if there are fewer free points than clusters
+    empty = torch.bincount(assignment, minlength=k)[:k] == 0
+    # the gradient of a zero prototype would be unbounded
+    sums[empty] = unit[: int(empty.sum())]
     return normalize(sums, dim=1)
 
 
@@ -70,7 +74,8 @@ def whiten(points: Tensor, label: Tensor) -> Tensor:
     count = torch.bincount(y)
     sums = torch.zeros(len(count), points.shape[1], dtype=known.dtype, device=known.device).index_add_(0, y, known)
     residual = known - (sums / count.clamp_min(1)[:, None])[y]
-    freedom = int((count - 1).clamp_min(0).sum())  # each class mean costs one degree
+    # each class mean costs one degree
+    freedom = int((count - 1).clamp_min(0).sum())
     covariance = residual.T @ residual / max(1, freedom)
     variance = covariance.diagonal().mean()
     if not freedom or variance <= 1e-12 * points.double().square().mean():  # copies of one image in each class

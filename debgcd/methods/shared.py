@@ -216,7 +216,7 @@ class ContrastiveMethod(ClusteredMethod):
 
 
 def settle_centres(method: Method, context: Context, unit: Tensor) -> None:
-    """Set the categories by semi-supervised k-means over all training images' features: unit (N, width), unit rows."""
+    """Set the classifier's centres by semi-supervised k-means; unit: (N, width) unit-length features of all training images."""
     fill_centres(context, clustered(unit, context.label, method.sizes.k, method.config).centres)
 
 
