@@ -202,9 +202,11 @@ def page(recorder: Recorder) -> str:
         "## Presets and tables",
         markdown_table(head, [recorder.row(title, tests) for title, tests in PRESETS.items()]),
         "## What is open, and what differs",
-        *[f"- **{titles[name]}.** {text}" for name in SLOW if (text := open_points(titles[name]))],
+        "Of DebGCD, SimGCD and GCD: in [paper.md](paper.md#exact-where-the-public-code-is-exact). Of the others, in the words of "
+        "[methods.md](methods.md):",
     ]
-    return re.sub(r"\n\n(- \*\*)", r"\n\1", "\n\n".join(parts)).replace("differs\n- ", "differs\n\n- ", 1)
+    points = [f"- **{titles[name]}.** {text}" for name in SLOW if (text := open_points(titles[name]))]
+    return "\n\n".join([*parts, "\n".join(points)])
 
 
 def open_points(title: str) -> str:

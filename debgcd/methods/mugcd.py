@@ -50,7 +50,7 @@ class MuGCD(PrototypeMethod):
         "μGCD",
         2023,
         "NeurIPS",
-        "the student sees strong views, its moving average weak ones; unchecked: the paper was not at hand",
+        "the student sees strong views, its moving average weak ones; the paper was not at hand",
     )
     Options: ClassVar[type[Options]] = MuGCDOptions
     views: ClassVar[Kinds] = (PLAIN, STRONG)
