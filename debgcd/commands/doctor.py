@@ -100,7 +100,7 @@ def _advice(device: torch.device, missing: set[str]) -> list[str]:
     if device.type == "cpu" and cores() < (os.cpu_count() or 1):
         found.append(f"more cores: this process may use {cores()} of {os.cpu_count()}")
     if "jpeg" in missing:
-        found.append("pip install 'debgcd[jpeg]': large JPEG files are read faster")
+        found.append("the extra jpeg, which reads large JPEG files faster")
     return found
 
 

@@ -113,7 +113,7 @@ def test_doctor_says_what_the_machine_has(command: Command, tmp_path: Path, monk
     assert f"{cache}: banks 3 MB" in said.out and "bfloat16 would not be faster" in said.out
     installed = {line.split()[0]: line.split()[1] for line in said.out.splitlines() if line[:4] in ("jpeg", "onnx")}
     assert installed == {"jpeg": "no", "onnx": "yes"}
-    assert "faster: pip install 'debgcd[jpeg]'" in said.out and "faster: a processor with bfloat16" in said.out
+    assert "faster: the extra jpeg" in said.out and "faster: a processor with bfloat16" in said.out
 
 
 def test_a_device_that_is_not_there(command: Command) -> None:
