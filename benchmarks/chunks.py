@@ -62,7 +62,10 @@ def main() -> None:
 
 def works() -> dict[str, tuple[Callable[[], object], int]]:
     """What is timed, and the size of a chunk that stands for none."""
-    lite, prompted = load_lite(tuned_blocks=2), Prompted(load_lite(tuned_blocks=2), PixelPrompts(SIDE, 16, 1, 21, 50.0))
+    lite, prompted = (
+        load_lite(tuned_blocks=2),
+        Prompted(load_lite(tuned_blocks=2), PixelPrompts(SIDE, 16, 1, 21, 0.0, 0)),
+    )
     images = torch.randint(0, 256, (BATCH, 3, SIDE, SIDE), dtype=torch.uint8)
     tokens, pixels = lite.trunk(images), prompted.trunk(images[:FEW])
     with tempfile.TemporaryDirectory() as folder:

@@ -14,8 +14,8 @@ from debgcd.config.schema import Config
 from debgcd.data.manifest import Manifest
 from debgcd.demo import digits
 from debgcd.errors import DataError
+from debgcd.reproduce.counts import read_first
 from debgcd.reproduce.experiments import part
-from debgcd.reproduce.run import read_first
 from debgcd.run.directory import Run, require_new
 from debgcd.system.progress import say
 from debgcd.train.train import resume, train

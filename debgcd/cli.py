@@ -38,6 +38,7 @@ examples:
   debgcd train --from runs/photos -o runs/again   train again with these names as labels
   debgcd export runs/photos --to folders -o out/  the images in folders by category; also csv, coco, onnx, ...
   debgcd reproduce ssb --root data/               a table of the paper: its numbers and ours
+  debgcd doctor                                   what this machine has, and what would make it faster
 
 photos/ holds labelled/<class>/... and unlabelled/..., or class folders next to a folder named unlabelled. A CSV or
 Parquet file with the columns path and label (empty: unlabelled) works too.
@@ -51,7 +52,9 @@ PATH_ERRORS |= {errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, e
 # Commands in the order of the help, each with its file in commands/.
 COMMANDS = {name: name for name in ("demo", "check", "fetch", "config", "methods")}
 COMMANDS |= {"estimate-k": "estimate_k", "train": "train", "resume": "train"}
-COMMANDS |= {name: name for name in ("evaluate", "predict", "report", "review", "name", "export", "reproduce", "bench")}
+COMMANDS |= {
+    name: name for name in ("evaluate", "predict", "report", "review", "name", "export", "reproduce", "bench", "doctor")
+}
 # Commands that share their work among ranks; any other one runs on rank 0 alone.
 RANKED = {"train", "resume", "evaluate", "predict", "reproduce"}
 

@@ -7,6 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
 from debgcd import config as configuration
 from debgcd.cluster.estimate_k import Estimate, Way
 from debgcd.config.schema import Config
@@ -21,6 +25,12 @@ from debgcd.train.setup import centre_tokens, frozen_features, open_tokens
 
 def from_images(manifest: Manifest, config: Config, way: Way, most: int | None = None) -> Estimate:
     """From the frozen features of images; they are kept in the cache for the next question."""
+    features, label = features_of(manifest, config)
+    return estimate(features, label, config.seed, way, most)
+
+
+def features_of(manifest: Manifest, config: Config) -> tuple[Tensor, NDArray[np.int64]]:
+    """The frozen features (N, width) of all training images that can be read, and their labels (N,), -1 for none."""
     listed = manifest
     with progress("reading images") as report:
         manifest = scan(manifest, config.run.workers, report)
@@ -29,8 +39,7 @@ def from_images(manifest: Manifest, config: Config, way: Way, most: int | None =
         say(f"known classes: {line}")
     plan = make_plan(replace(config, method="sskmeans"), manifest)
     tokens = open_tokens(plan.config, manifest, plan.backbone, plan.cache)
-    features = frozen_features(plan.backbone, tokens, manifest.training_paths)
-    return estimate(features, manifest.training_labels, plan.config.seed, way, most)
+    return frozen_features(plan.backbone, tokens, manifest.training_paths), manifest.training_labels
 
 
 def from_run(folder: Path, changes: Mapping[str, Any], way: Way, most: int | None = None) -> Estimate:

@@ -229,7 +229,7 @@ def test_the_architecture_points_at_tests_that_exist() -> None:
 
 def test_every_page_is_in_the_index() -> None:
     pages = {page.name for page in (ROOT / "docs").glob("*.md")} - {"README.md"}
-    linked = set(re.findall(r"\]\((\w+\.md)", (ROOT / "docs" / "README.md").read_text("utf-8")))
+    linked = set(re.findall(r"\]\(([\w-]+\.md)", (ROOT / "docs" / "README.md").read_text("utf-8")))
     assert linked == pages
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import itertools
+import json
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ from debgcd.methods.base import Batch, Sizes
 from debgcd.methods.debgcd import DebGCDOptions
 from debgcd.model.backbone import Backbone
 from debgcd.model.network import Network
+from debgcd.reproduce.grid import settings_digest
 
 PAPER = configuration.compose("paper")
 
@@ -223,6 +226,20 @@ def test_a_run_of_the_time_of_bia_is_read_if_that_was_off() -> None:
     assert configuration.from_dict({**values, "extras": {"bia_weight": 0.0, **values["extras"]}}, "x") == config
     with pytest.raises(UsageError, match=r"unknown key 'extras\.bia_weight'"):
         configuration.from_dict({**values, "extras": {"bia_weight": 0.004, **values["extras"]}}, "x")
+
+
+def test_a_run_from_before_an_option_was_added_is_read_and_keeps_its_name() -> None:
+    config = configuration.compose("small")
+    values = configuration.to_dict(config)
+    earlier = configuration.without(values, set(configuration.ADDED))
+    assert earlier != values and configuration.from_dict(earlier, "x") == config
+    rest = {key: value for key, value in earlier.items() if key not in ("run", "seed")}
+    assert settings_digest(config) == hashlib.sha256(json.dumps([rest], sort_keys=True).encode()).hexdigest()[:8]
+    other = configuration.override(config, {"schedule": {"lr_falls": [0.5]}}, "test")
+    assert settings_digest(other) != settings_digest(config)
+    assert configuration.from_dict(configuration.to_dict(other), "x") == other
+    with pytest.raises(UsageError, match=r"schedule\.lr_falls must be a list of numbers, not \[\[1, 2\]\]"):
+        configuration.override(config, {"schedule": {"lr_falls": [[1, 2]]}}, "test")
 
 
 @pytest.mark.parametrize(("tuned", "tail", "fine"), [(2, 2, True), (None, None, True), (2, None, True), (1, 2, False)])

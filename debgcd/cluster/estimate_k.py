@@ -78,6 +78,7 @@ def estimate_k(
     way: Way = "consensus",
     most: int | None = None,
     seed: int = 0,
+    axes: int | None = AXES,
     on_progress: Progress | None = None,
 ) -> Estimate:
     """Estimate the number of categories among N images: features (N, d), label (N,) in 0..M-1 or -1 where unlabelled.
@@ -90,12 +91,15 @@ def estimate_k(
     The intervals of `ward` and `brent` come from bootstraps of the known classes. They cover the noise of the peak, not
     its bias towards M: absorbing a new class into a cluster costs no labelled image.
 
+    axes: principal axes that the features are reduced to; None: all, as Vaze et al. (2022).
+
     `most` is the upper bound on K; default: the larger of 8 M and √N, but at most N / 2 and at least M. With M = 1 nothing
     can be hidden: `consensus` counts clusters as tight as the one class, with the interval M..most; the others return 1.
     """
     begun = time.monotonic()
     known, most = _checked(features, label, way, most)
-    points = normalize(principal(features.cpu().float(), AXES), dim=1)
+    points = features.cpu().float()
+    points = normalize(points if axes is None else principal(points, axes), dim=1)
     label = label.cpu()
     tick = _ticker(on_progress, {"consensus": 1 + CUTS + steps(known), "ward": 1 + CUTS, "brent": FITS}[way])
     scored = (_search if way == "brent" else _cuts)(points, label, known, most, seed, tick)

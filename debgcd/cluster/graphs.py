@@ -27,13 +27,13 @@ PAIRS = 65536  # pairs of points that are in memory together
 def levels(points: Tensor, label: Tensor) -> list[NDArray[np.int64]]:
     """Partitions from fine to coarse, each the cluster of every point (N,): points (N, d), label (N,), -1 where there is none.
 
-    Neighbours are by cosine. As in FINCH, a level ends the list if it has one cluster or as many as the one before; after
-    the first level, pairs farther apart than the farthest of the first are not joined.
+    Neighbours are by cosine, also of the clusters' means. As in FINCH, a level ends the list if it has one cluster or as many as the
+    one before; after the first level, pairs farther apart than the farthest of the first are not joined.
     """
-    unit = normalize(points.detach(), dim=1)
+    points = points.detach()
     y = label.cpu().numpy().astype(np.int64)
     found: list[NDArray[np.int64]] = []
-    clusters, means, limit = np.arange(len(unit)), unit, math.inf
+    clusters, means, limit = np.arange(len(points)), points, math.inf
     while len(means) > 1:
         parts, farthest = _step(normalize(means, dim=1), _classes(clusters, y, len(means)), limit)
         count = int(parts.max()) + 1
@@ -42,7 +42,7 @@ def levels(points: Tensor, label: Tensor) -> list[NDArray[np.int64]]:
         clusters = parts[clusters]
         found.append(clusters)
         limit = farthest if limit == math.inf else limit
-        means = _means(unit, clusters, count)
+        means = _means(points, clusters, count)
     return found or [clusters]
 
 
@@ -52,11 +52,11 @@ def merged_to(points: Tensor, label: Tensor, k: int) -> NDArray[np.int64]:
     From the coarsest level that has enough clusters, the shortest of the links that a next step would follow is joined,
     until K are left. Clusters of one class stay apart until a link joins them; two known classes never become one.
     """
-    unit = normalize(points.detach().double().cpu(), dim=1)
     y = label.cpu().numpy().astype(np.int64)
-    found = next(level for level in [*reversed(levels(points, label)), np.arange(len(unit))] if level.max() >= k - 1)
+    found = next(level for level in [*reversed(levels(points, label)), np.arange(len(points))] if level.max() >= k - 1)
     count = int(found.max()) + 1
-    sums = torch.zeros(count, unit.shape[1], dtype=unit.dtype).index_add_(0, torch.from_numpy(found), unit)
+    rows = points.detach().double().cpu()
+    sums = torch.zeros(count, rows.shape[1], dtype=rows.dtype).index_add_(0, torch.from_numpy(found), rows)
     means, known = normalize(sums, dim=1), _classes(found, y, count)
     link, into, there = _links(means, known), np.arange(count), np.ones(count, bool)
     closeness = _closeness(means, link)
@@ -143,9 +143,9 @@ def _classes(clusters: NDArray[np.int64], y: NDArray[np.int64], count: int) -> N
     return label
 
 
-def _means(unit: Tensor, clusters: NDArray[np.int64], count: int) -> Tensor:
-    at = torch.from_numpy(clusters).to(unit.device)
-    sums = torch.zeros(count, unit.shape[1], dtype=unit.dtype, device=unit.device).index_add_(0, at, unit)
+def _means(points: Tensor, clusters: NDArray[np.int64], count: int) -> Tensor:
+    at = torch.from_numpy(clusters).to(points.device)
+    sums = torch.zeros(count, points.shape[1], dtype=points.dtype, device=points.device).index_add_(0, at, points)
     return sums / torch.bincount(at, minlength=count)[:, None]
 
 

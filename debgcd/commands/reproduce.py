@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from debgcd.reproduce.run import Plan
 
 
+DATASETS = "datasets"
+DIGITS = "digits"  # named here too, since the room's module imports much
 OWN = {"method", "k", "k_times", "prune", "seed", "preset"}  # set by the experiment itself
 
 
@@ -28,6 +30,7 @@ def add(subparsers: Subparsers) -> None:
         "run the experiments of a table of the paper, and print the paper's numbers next to ours",
         "debgcd reproduce                                               list the experiments\n"
         "  debgcd reproduce ssb --root data/                              Table 2, on a machine with GPUs\n"
+        "  debgcd reproduce datasets --root data/                         Table 1, the data sets\n"
         "  debgcd reproduce ablation --scale small --root data/ --sets cub --seeds 1",
     )
     parser.add_argument("name", nargs="?", metavar="NAME", help="the experiment (default: list all)")
@@ -38,7 +41,11 @@ def add(subparsers: Subparsers) -> None:
         metavar="DIR",
         help="folder of the data sets; repeatable, the first one that has a set is used",
     )
-    parser.add_argument("--sets", metavar="A,B", help=f"data sets to use instead of the table's own: {BENCHMARKS}")
+    parser.add_argument(
+        "--sets",
+        metavar="A,B",
+        help=f"data sets to use instead of the table's own: {BENCHMARKS}; at small scale also digits, which need no --root",
+    )
     parser.add_argument(
         "--methods", metavar="A,B", help="rows of these methods only, e.g. simgcd,debgcd (default: all)"
     )
@@ -73,8 +80,12 @@ def reproduce(options: argparse.Namespace) -> None:
     from debgcd.reproduce.experiments import experiment, experiments
 
     if options.name is None:
+        print(f"{DATASETS:15} Table 1: the data sets and their splits")
         for name, found in experiments().items():
             print(f"{name:15} {found.title} ({len(found.rows)} rows)\n{'':15} {', '.join(found.sets)}")
+        return
+    if options.name == DATASETS:
+        _count(options)
         return
     chosen = experiment(options.name)
     if options.methods is not None:
@@ -87,7 +98,7 @@ def reproduce(options: argparse.Namespace) -> None:
         raise UsageError(
             f"{chosen.name} needs another backbone than --scale small has; choose an experiment that uses DINO"
         )
-    if not options.root:
+    if not options.root and options.sets != DIGITS:
         raise UsageError(
             f"no --root given; run debgcd reproduce {options.name} --root DIR (debgcd fetch downloads some data sets)"
         )
@@ -98,7 +109,7 @@ def reproduce(options: argparse.Namespace) -> None:
 
     wish = Wish(
         experiment=chosen,
-        roots=tuple(options.root),
+        roots=tuple(options.root or ()),
         out=(options.out or Path("runs") / f"reproduce-{options.scale}").absolute(),
         cache=cache_folder(options.cache),
         command=_typed(options),
@@ -119,6 +130,38 @@ def reproduce(options: argparse.Namespace) -> None:
     print(f"\nwritten to {escaped(wish.out / chosen.name)}.md and .json")
     if len(outcome.results) < len(planned.cells):
         raise DataError("some runs did not finish (see above); repeat the command to try them again")
+
+
+def _count(options: argparse.Namespace) -> None:
+    """Print and write Table 1, for the sets that are there."""
+    from debgcd.datasets import resolve
+    from debgcd.datasets.facts import data_sets, facts_of
+    from debgcd.reproduce.counts import counted_page, read_first
+    from debgcd.system.files import write_text
+    from debgcd.system.machine import cache_folder
+
+    for name in ("methods", "preset", "backbone", "set", "plan"):
+        if getattr(options, name):
+            raise UsageError(f"{DATASETS} trains nothing, so --{name} has no meaning; omit it")
+    if options.scale != "full":
+        raise UsageError(f"{DATASETS} counts whole data sets; omit --scale {options.scale}")
+    _require_sense(options, [])
+    if not options.root:
+        raise UsageError(f"no --root given; run debgcd reproduce {DATASETS} --root DIR")
+    names = list(data_sets()) if options.sets is None else [resolve(name.strip()) for name in options.sets.split(",")]
+    found, missing = [], []
+    for name in names:
+        try:
+            found.append(read_first(name, options.root, cache_folder(options.cache)))
+        except DataError as error:
+            missing.append(f"{facts_of(name).title}: {error}")
+    if not found:
+        raise DataError("none of the data sets was found: " + "; ".join(missing))
+    out = (options.out or Path("runs") / "reproduce-full").absolute()
+    out.mkdir(parents=True, exist_ok=True)
+    text = counted_page(found, missing)
+    write_text(out / f"{DATASETS}.md", text)
+    print(f"{text}\nwritten to {escaped(out / DATASETS)}.md")
 
 
 def _require_sense(options: argparse.Namespace, settings: list[dict[str, Any]]) -> None:

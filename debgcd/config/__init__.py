@@ -4,6 +4,7 @@
 """
 
 from debgcd.config.layers import (
+    ADDED,
     Layer,
     assignment,
     compose,
@@ -25,6 +26,7 @@ from debgcd.config.layers import (
 from debgcd.config.schema import Config
 
 __all__ = [
+    "ADDED",
     "Config",
     "Layer",
     "assignment",

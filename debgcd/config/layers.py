@@ -320,9 +320,17 @@ def load(path: Path) -> Config:
     return from_dict(read_yaml(path), where=str(path))
 
 
+# Options that were added: every run written before behaves as with these values.
+ADDED: dict[str, Any] = {"schedule.lr_falls": None, "schedule.labelled": "half", "answer": "classifier"}
+
+
 def from_dict(values: Mapping[str, Any], where: str) -> Config:
-    """A configuration from what `to_dict` gave; refused where a key is missing, for its default may be another by now."""
+    """A configuration from what `to_dict` gave; a missing key is an error, because its default may have changed."""
     given = leaves(values)
+    for key in ADDED.keys() - given.keys():
+        section, _, name = key.rpartition(".")
+        own = {name: ADDED[key]}
+        values = {**values, section: {**values.get(section, {}), **own}} if section else {**values, **own}
     # Options that were removed: every run written before has them, and with these values they had no effect.
     removed = {"extras.bia_weight": 0, "backbone.tail_blocks": given.get("backbone.tuned_blocks")}
     values = without(values, {key for key, value in removed.items() if key in given and given[key] in (None, value)})

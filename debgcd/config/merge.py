@@ -77,12 +77,14 @@ def _convert(value: Any, hint: Any, where: str, full: str, words: Sequence[str] 
             return value
         raise UsageError(f"{where}: {full} must be one of {', '.join(map(str, arguments))}, not {shown(value)}")
     if origin is tuple:
+        pairs = arguments[0] is not float
         try:
-            return tuple((float(x), float(y)) for x, y in value)
+            if pairs:
+                return tuple((float(x), float(y)) for x, y in value)
+            return tuple(float(item) for item in value)
         except (TypeError, ValueError, OverflowError) as error:
-            raise UsageError(
-                f"{where}: {full} must be a list of [progress, share] pairs, not {shown(value)}"
-            ) from error
+            kind = "[progress, share] pairs" if pairs else "numbers"
+            raise UsageError(f"{where}: {full} must be a list of {kind}, not {shown(value)}") from error
     if hint is float and isinstance(value, (int, float, str)) and not isinstance(value, bool):
         try:
             return float(value)  # YAML 1.1 parses 5e-5 as text

@@ -36,6 +36,10 @@ class Options:
         """Values that do not go together and what to do, in a sentence; None if all is well."""
         return None
 
+    def idle(self) -> dict[str, str]:
+        """Options that change nothing beside the other values, by dotted key or section, and what makes them so."""
+        return {}
+
 
 @dataclass(frozen=True)
 class BackboneConfig:
@@ -91,7 +95,7 @@ class ViewsConfig:
 
 @dataclass(frozen=True)
 class ScheduleConfig:
-    """SGD with momentum and a cosine learning rate."""
+    """SGD with momentum, its learning rate, and the batches."""
 
     epochs: int = option(200, "passes over the data", 0, 10**6)
     steps: int | Auto | None = option(
@@ -102,9 +106,15 @@ class ScheduleConfig:
     batch: int = option(128, "images; each gives two views. Never larger than the data", 1, 10**6)
     lr: float = option(0.1, "for a batch of 128, scaled with the real batch", 0, 1e3)
     lr_end: float = option(0.001, "share of lr at the end", 0, 1)
+    lr_falls: tuple[float, ...] | None = option(
+        None, "shares of the run after which the rate is a tenth; null: it follows the cosine to lr_end"
+    )
     tail_lr: float = option(1.0, "the tail's learning rate as a share of the heads'", 0, 1e3)
     momentum: float = option(0.9, "as published", 0, 0.9999)
     weight_decay: float = option(5e-5, "as published", 0, 1)
+    labelled: Literal["half", "data"] = option(
+        "half", "labelled images in a batch: half of it, as SimGCD; data: as many as their share of the data"
+    )
     decay_all: bool = option(
         False, "weight decay on biases and other 1-D tensors too; SimGCD and DebGCD leave them out"
     )

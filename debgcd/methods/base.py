@@ -204,7 +204,8 @@ class Method:
 
         If a method overrides this, a new sampler is made at the start of every epoch.
         """
-        return Sampler(half_labelled(label), batch, self.config.seed)
+        half = self.config.schedule.labelled == "half"
+        return Sampler(half_labelled(label) if half else np.ones(len(label)), batch, self.config.seed)
 
     def optimiser(self, network: Network, schedule: ScheduleConfig) -> Optimiser:
         """The optimiser of `network.trained()`, e.g. one of torch.optim. The schedule sets its learning rate."""

@@ -65,7 +65,8 @@ class CiPR(ContrastiveMethod):
     def finalise(self, context: Context) -> None:
         feature = context.features()
         unit = normalize(feature, dim=1)
-        cluster = torch.from_numpy(merged_to(unit, context.label, self.sizes.k)).to(unit.device)
+        # clustered as they are, as in the public code; an image then belongs to the nearest mean of unit-length features
+        cluster = torch.from_numpy(merged_to(feature, context.label, self.sizes.k)).to(unit.device)
         sums = torch.zeros(self.sizes.k, unit.shape[1], device=unit.device).index_add_(0, cluster, unit)
         order = known_first(cluster, context.label, self.sizes.k, self.sizes.known)
         centres = sums / torch.bincount(cluster, minlength=self.sizes.k)[:, None]

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Literal
 
@@ -109,6 +109,21 @@ class DebGCDOptions(SimGCDOptions):
         if self.detector.labelled_fraction is not None and self.detector.kind != "vote":
             return f"detector.labelled_fraction is for the vote, not for {self.detector.kind}; omit it"
         return None
+
+    def idle(self) -> dict[str, str]:
+        switches, found = self.ablation, dict[str, str]()
+        shape = ("heads.detector_depth", "heads.detector_width")
+        if not switches.detector:
+            found |= dict.fromkeys(("detector", *shape), "ablation.detector is off")
+        elif self.detector.kind != "one-vs-all":
+            of_loss = (f"detector.{field.name}" for field in fields(DetectorOptions))
+            why = f"detector.kind is {self.detector.kind}, which no loss trains"
+            found |= dict.fromkeys((*of_loss, "detector.tunes_tail", *shape), why)
+        if not switches.debiased:
+            found["debiased"] = "ablation.debiased is off"
+        elif self.debiased.utilisation is not None:
+            found["debiased.threshold"] = "debiased.utilisation takes a share instead"
+        return found
 
 
 class DebGCD(SimGCD):

@@ -46,7 +46,12 @@ class MuGCDOptions(Options):
 class MuGCD(PrototypeMethod):
     """(1 − λ) (distillation from the teacher − ε H(p̄)) + λ cross-entropy, on strong views; then the teacher follows."""
 
-    about = About("μGCD", 2023, "NeurIPS", "the student sees strong views, its moving average weak ones")
+    about = About(
+        "μGCD",
+        2023,
+        "NeurIPS",
+        "the student sees strong views, its moving average weak ones; the paper was not at hand",
+    )
     Options: ClassVar[type[Options]] = MuGCDOptions
     views: ClassVar[Kinds] = (PLAIN, STRONG)
     first = "gcd"

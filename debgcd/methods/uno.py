@@ -64,6 +64,13 @@ class UNOHeads(nn.Module):
     def reset(self, generator: torch.Generator) -> None:
         for module in (self.known, *self.projections, *self.new):
             module.reset(generator)
+        self.unit_prototypes()
+
+    @torch.no_grad()
+    def unit_prototypes(self) -> None:
+        """Give every prototype length 1, as in the public code before every step; else they grow, and learn ever slower."""
+        for head in (self.known, *self.new):
+            head.weight.copy_(normalize(head.weight, dim=1))
 
     def forward(self, feature: Tensor) -> Tensor:
         cosines = [new(project(feature)) for project, new in zip(self.projections, self.new, strict=True)]
@@ -125,6 +132,9 @@ class UNO(Method):
 
     def after_step(self, network: Network, progress: Progress) -> None:
         """Update the best head at the end of each epoch, and at every step of the first epoch."""
+        heads = network.heads["heads"]
+        assert isinstance(heads, UNOHeads)
+        heads.unit_prototypes()
         done = progress.step + 1
         if done <= progress.steps_per_epoch or done % progress.steps_per_epoch == 0:
             network.get_buffer("heads.classifier.best").copy_(network.get_buffer("memory.sums").argmin())

@@ -15,10 +15,11 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from debgcd import losses
+from debgcd.cluster.kmeans import kmeans
 from debgcd.config.schedules import Progress
 from debgcd.config.schema import option
 from debgcd.methods.base import About, Batch, Context, Loss
-from debgcd.methods.shared import ContrastiveMethod, GCDOptions, clustered, memory_of, representation
+from debgcd.methods.shared import ContrastiveMethod, GCDOptions, memory_of, representation
 from debgcd.model.heads import Projection, PrototypeProjection
 from debgcd.model.network import Network
 
@@ -71,7 +72,10 @@ class XCon(ContrastiveMethod):
     def before_training(self, context: Context) -> None:
         parts = min(self.options.experts.count, len(context.label))
         unit = normalize(context.features(), dim=1)
-        part = clustered(unit, torch.full_like(context.label, -1), parts, self.config).assignment
+        # scikit-learn's defaults, which the public code takes
+        part = kmeans(
+            unit, torch.full_like(context.label, -1), parts, seed=self.config.seed, restarts=10, iterations=300
+        ).assignment
         context.network.get_buffer("memory.part").copy_(part)
 
     def loss(self, network: Network, batch: Batch, progress: Progress) -> Loss:

@@ -13,7 +13,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,8 @@ from debgcd.model.vit import IMAGENET_MEAN, IMAGENET_STD, VitBackbone
 from debgcd.system.files import read_json, readable
 
 DEFAULT = "facebook/dino-vitb16"
+DINO = "facebook/dino-vit"
+EPSILON = 1e-6  # of LayerNorm in DINO's and DINOv2's own code; the hub's DINO has 1e-12, the default of its ViT
 AGAIN = "download it again"
 
 # The hub's model_type -> prefix of the class names in `transformers`.
@@ -95,6 +97,8 @@ def load_vit(
     elif re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", name):
         folder = download(name, revision, cache)
         source, commit = read_folder(folder), folder.name if _COMMIT.fullmatch(folder.name) else None
+        if name.startswith(DINO):
+            source = replace(source, config={**source.config, "layer_norm_eps": EPSILON})
     else:
         raise UsageError(
             f"backbone {name!r} is neither a folder nor a .pth file nor a hub id such as facebook/dino-vitb16; check the name"
@@ -382,7 +386,7 @@ def _config(tensors: dict[str, Tensor]) -> dict[str, Any]:
         "patch_size": patch,
         "num_channels": channels,
         "qkv_bias": "blocks.0.attn.qkv.bias" in tensors,
-        "layer_norm_eps": 1e-6,
+        "layer_norm_eps": EPSILON,
     }
     if "blocks.0.ls1.gamma" not in tensors:
         return common | {"model_type": "vit", "intermediate_size": hidden}

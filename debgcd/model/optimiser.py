@@ -18,7 +18,8 @@ from debgcd.model.network import Network
 class Optimiser(Protocol):
     """What training asks of an optimiser; all of torch.optim have it.
 
-    A group may have a `share`: its learning rate as a multiple of the schedule's. Checkpoints keep `state`.
+    A group may have a `share`: its learning rate as a multiple of the schedule's; or a `rate`, a function of the progress that
+    gives its learning rate instead. Checkpoints keep `state`.
     """
 
     param_groups: list[dict[str, Any]]
@@ -87,9 +88,12 @@ def sgd(network: Network, schedule: ScheduleConfig) -> SGD:
 
 
 def set_learning_rate(optimiser: Optimiser, schedule: ScheduleConfig, batch: int, progress: Progress) -> float:
-    """Cosine from lr · batch / 128 down to its share `lr_end`; returns the heads' rate."""
+    """From lr · batch / 128 along a cosine to its share `lr_end`, or down in steps to a tenth; returns the heads' rate."""
     top = schedule.lr * batch / 128
-    lr = schedules.cosine(top, top * schedule.lr_end, progress.share)
+    if schedule.lr_falls is None:
+        lr = schedules.cosine(top, top * schedule.lr_end, progress.share)
+    else:
+        lr = top * 0.1 ** sum(progress.share >= share for share in schedule.lr_falls)
     for group in optimiser.param_groups:
-        group["lr"] = lr * group.get("share", 1.0)
+        group["lr"] = group["rate"](progress) if "rate" in group else lr * group.get("share", 1.0)
     return lr

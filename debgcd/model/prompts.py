@@ -55,23 +55,23 @@ class Prompted(Backbone):
 class PixelPrompts(nn.Module):
     """SPTNet's (Wang et al. 2024): a frame around every patch and one around the image, added to normalised pixels."""
 
-    def __init__(self, size: int, patch: int, frame: int, border: int, rate: float):
+    def __init__(self, size: int, patch: int, frame: int, border: int, start: float, seed: int):
+        """start: standard deviation of the first prompts."""
         super().__init__()
-        # flat, because tensors of one dimension have no weight decay
-        self.patches, self.around = (nn.Parameter(torch.zeros(3 * size**2)) for _ in range(2))
+        generator = torch.Generator().manual_seed(stream_seed(seed, "prompts") % 2**63)
+        self.patches, self.around = (
+            nn.Parameter(start * torch.randn(3, size, size, generator=generator)) for _ in range(2)
+        )
         place = torch.arange(size)
         inner, outer = place % patch, torch.minimum(place, size - 1 - place)
         in_frame = (inner < frame) | (inner >= patch - frame)
         at_border = outer < border
         self.register_buffer("in_frame", (in_frame[:, None] | in_frame).float(), persistent=False)
         self.register_buffer("at_border", (at_border[:, None] | at_border).float(), persistent=False)
-        self.scale = rate**0.5  # a step of rate r on the prompt is a step of rate r · scale² on what it is scaled from
 
     def forward(self) -> Tensor:
         """(3, size, size)."""
-        in_frame, at_border = self.get_buffer("in_frame"), self.get_buffer("at_border")
-        patches, around = (part.view(3, *in_frame.shape) for part in (self.patches, self.around))
-        return self.scale * (patches * in_frame + around * at_border)
+        return self.patches * self.get_buffer("in_frame") + self.around * self.get_buffer("at_border")
 
 
 class BlockPrompts(nn.Module):

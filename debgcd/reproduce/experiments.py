@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from importlib import resources
 from typing import Any
 
 from debgcd.config.merge import parse_yaml
 from debgcd.data.manifest import Manifest
-from debgcd.datasets.facts import Number, table
+from debgcd.datasets.facts import Number, facts_of, table
 from debgcd.errors import UsageError, suggest
 from debgcd.methods import METHODS, require_method
 
@@ -22,6 +23,14 @@ class Small:
     sets: tuple[str, ...] = ("cifar10", "pets", "cub")  # those that can be downloaded without registration
     classes: int = 50
     images: int = 1500  # training images
+
+
+DIGITS = "digits"  # scikit-learn's: no data set of the paper, but no machine lacks it
+
+
+def title_of(name: str) -> str:
+    """The title of a data set."""
+    return "Handwritten digits" if name == DIGITS else facts_of(name).title
 
 
 def part(manifest: Manifest, classes: int, images: int) -> Manifest:
@@ -75,11 +84,13 @@ class Experiment:
     calibrate: bool = False  # also show the test split, and select a row by its accuracy on known classes
     figures: dict[str, list[str]] = field(default_factory=dict)  # figure -> rows whose runs it shows, per data set
     estimated_k: bool = False  # use the paper's estimate of K; where it has none, estimate K here
+    paper_detector: bool = False  # at small scale too, the detector is that of the preset paper
 
     @property
     def title(self) -> str:
         """The titles of the tables."""
-        return "; ".join(f"Table {number}: {table(number).title}" for number in self.tables)
+        numbers = (10, *self.tables) if self.estimated_k else self.tables  # the estimates stand on the same page
+        return "; ".join(f"Table {number}: {table(number).title}" for number in numbers)
 
     @property
     def measures(self) -> tuple[str, ...]:
@@ -87,14 +98,36 @@ class Experiment:
         return table(self.tables[0]).measures
 
     def printed(self, row: str, column: str) -> dict[str, Number]:
-        """The paper's numbers for a row and a data set, by measure; empty if it has none."""
-        elsewhere = self.paper.get(row)
-        places = [(elsewhere["table"], elsewhere["row"])] if elsewhere else [(number, row) for number in self.tables]
-        for number, name in places:
+        """The paper's numbers for a row and a data set, by measure; empty if it has none.
+
+        For a set that the experiment's own tables lack, they are those of the same run in another table.
+        """
+        for number, name in [*self._places(row), *self._places_elsewhere(row, column)]:
             found = table(number).rows.get(name, {}).get(column)
             if found is not None:
                 return found
         return {}
+
+    def _places(self, row: str) -> list[tuple[int, str]]:
+        """Tables and their rows that hold the paper's numbers for a row."""
+        elsewhere = self.paper.get(row)
+        return [(elsewhere["table"], elsewhere["row"])] if elsewhere else [(number, row) for number in self.tables]
+
+    def _places_elsewhere(self, row: str, column: str) -> list[tuple[int, str]]:
+        """The same for rows of other experiments that are the same run: same backbone, known K, same values."""
+        if row not in self.rows or column == "average" or self.estimated_k:
+            return []
+        alike = [
+            each for each in experiments().values() if (each.backbone, each.measures) == (self.backbone, self.measures)
+        ]
+        return [
+            place
+            for each in alike
+            if not each.estimated_k
+            for name, values in each.rows.items()
+            if values == self.rows[row]
+            for place in each._places(name)
+        ]
 
     def only(self, methods: Sequence[str]) -> Experiment:
         """The experiment with the rows of these methods alone.
@@ -120,6 +153,7 @@ class Experiment:
         return [row for row in table(self.tables[0]).rows if row not in self.rows]
 
 
+@cache
 def experiments() -> dict[str, Experiment]:
     """All experiments by name, in the paper's order."""
     text = (resources.files("debgcd.reproduce") / "experiments.yaml").read_text("utf-8")

@@ -46,6 +46,12 @@ class ImageList:
         text = manifest_text(manifest)
         return cls(name, len(manifest), text, out / name / f"images-{_digest(text)}.csv")
 
+    def write(self) -> None:
+        """Write the file if it is not there."""
+        if not self.path.exists():
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            write_text(self.path, self.text)
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -86,8 +92,7 @@ class Cell:
         """Write the files that the command refers to."""
         self.settings.parent.mkdir(parents=True, exist_ok=True)
         write_text(self.settings, configuration.dump(self.config))
-        if not self.images.path.exists():
-            write_text(self.images.path, self.images.text)
+        self.images.write()
 
     @property
     def settings(self) -> Path:
@@ -114,8 +119,14 @@ def cell(row: str, seed: int, images: ImageList, config: Config, out: Path) -> C
 
 def settings_digest(config: Config, *more: object) -> str:
     """A hash of the values that a run's result depends on but for its seed, and of what else is given."""
-    settings = {key: value for key, value in configuration.to_dict(config).items() if key not in ("run", "seed")}
+    settings = configuration.without(configuration.to_dict(config), {"run", "seed", *_unchanged(config)})
     return _digest(json.dumps([settings, *more], sort_keys=True))
+
+
+def _unchanged(config: Config) -> set[str]:
+    """Options that came later and have the value that runs before them had, so that these keep their names."""
+    values = configuration.leaves(configuration.to_dict(config))
+    return {key for key, value in configuration.ADDED.items() if values[key] == value}
 
 
 def devices() -> list[str | None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,13 +10,16 @@ from typing import Any, Literal
 
 from debgcd import config as configuration
 from debgcd.config.schema import Config
-from debgcd.datasets import Benchmark, facts_of, read_benchmark, resolve
+from debgcd.data.manifest import Manifest
+from debgcd.datasets import resolve
 from debgcd.datasets.facts import table
-from debgcd.errors import DataError, DebgcdError
+from debgcd.demo import digits
+from debgcd.errors import DataError, DebgcdError, UsageError
 from debgcd.methods import METHODS
 from debgcd.report.plots import draw, write_figure
 from debgcd.reproduce.bench.networks import trunk_type
-from debgcd.reproduce.experiments import Experiment, Small, classes_of, part
+from debgcd.reproduce.counts import k_by_brent, read_first
+from debgcd.reproduce.experiments import DIGITS, Experiment, Small, classes_of, part, title_of
 from debgcd.reproduce.grid import Cell, ImageList, cell, devices, finish
 from debgcd.reproduce.table import Outcome, page, result
 from debgcd.run.directory import open_run
@@ -47,7 +50,8 @@ class Wish:
     def chosen_sets(self) -> tuple[str, ...]:
         """The names of the data sets, without duplicates."""
         if self.sets:
-            return tuple(dict.fromkeys(resolve(name) for name in self.sets))
+            by_name = {DIGITS: DIGITS} if self.scale == "small" else {}
+            return tuple(dict.fromkeys(by_name.get(name) or resolve(name) for name in self.sets))
         if self.scale == "full":
             return self.experiment.sets
         return tuple(name for name in self.experiment.sets if name in Small.sets) or Small.sets
@@ -65,20 +69,18 @@ class Plan:
 def plan(wish: Wish) -> Plan:
     """Read the data sets and list the runs; writes nothing."""
     # first, so that a wrong setting is reported before a large data set is read
-    rows = {name: _rows(wish, name) for name in wish.chosen_sets}
+    of_sets = {name: rows(wish, name) for name in wish.chosen_sets}
     cells, true_k, missing = [], {}, []
     for name in wish.chosen_sets:
         try:
-            manifest = read_first(name, wish.roots, wish.cache).manifest
+            manifest = _manifest_of(name, wish)
         except DataError as error:
-            missing.append(f"{facts_of(name).title}: {error}")
+            missing.append(f"{title_of(name)}: {error}")
             continue
-        if wish.scale == "small":
-            manifest = part(manifest, Small.classes, Small.images)
         images = ImageList.of(name, manifest, wish.out)
         true_k[name] = classes_of(manifest)
         k = _estimated(wish, name) if wish.experiment.estimated_k else classes_of(manifest)
-        for row, config in rows[name].items():
+        for row, config in of_sets[name].items():
             own = "k" in wish.experiment.rows[row] or METHODS[config.method].about.finds_k
             chosen = config if own else replace(config, k=k)
             cells += [cell(row, seed, images, chosen, wish.out) for seed in range(wish.seeds)]
@@ -110,11 +112,20 @@ def reproduce(wish: Wish, plan: Plan) -> Outcome:
             not_run=tuple(not_run),
             facts={**facts(), "trunk": trunk_type()},
             figures=_figures(wish, plan.cells),
+            estimates=_estimates(wish, plan.cells),
         )
         if distributed.rank() == 0:
             write_json(wish.out / f"{wish.experiment.name}.json", outcome.to_json())
             write_text(wish.out / f"{wish.experiment.name}.md", page(outcome))
     return outcome
+
+
+def _estimates(wish: Wish, cells: Sequence[Cell]) -> dict[str, int]:
+    """Table 10 beside Table 11: the estimate of K for each data set that was found."""
+    if not wish.experiment.estimated_k:
+        return {}
+    first = {each.set: each for each in reversed(cells)}
+    return {name: k_by_brent(each.images, each.config) for name, each in first.items()}
 
 
 def _figures(wish: Wish, cells: Sequence[Cell]) -> tuple[tuple[str, str], ...]:
@@ -126,7 +137,7 @@ def _figures(wish: Wish, cells: Sequence[Cell]) -> tuple[tuple[str, str], ...]:
             runs = [open_run(each.folder) for each in chosen if each.finished]
             if not runs:
                 continue
-            title = f"{facts_of(name).title}: {figure} ({', '.join(rows)})"
+            title = f"{title_of(name)}: {figure} ({', '.join(rows)})"
             place = wish.out / f"{wish.experiment.name}-figures" / f"{name}-{figure}.png"
             try:
                 if not place.exists() or place.stat().st_mtime < max(run.predictions.stat().st_mtime for run in runs):
@@ -137,25 +148,25 @@ def _figures(wish: Wish, cells: Sequence[Cell]) -> tuple[tuple[str, str], ...]:
     return tuple(found)
 
 
-def read_first(name: str, roots: Sequence[Path], cache: Path) -> Benchmark:
-    """The data set from the first root that holds a complete copy; otherwise an error per root."""
-    errors = []
-    for root in roots:
-        try:
-            return read_benchmark(name, root, cache)
-        except DataError as error:
-            errors.append(str(error))
-    raise DataError("; ".join(errors))
+def _manifest_of(name: str, wish: Wish) -> Manifest:
+    """The images of a data set, or the part of them that small scale takes."""
+    if name == DIGITS:
+        return digits(wish.cache / DIGITS)
+    found = read_first(name, wish.roots, wish.cache).manifest
+    return found if wish.scale == "full" else part(found, Small.classes, Small.images)
 
 
-def _rows(wish: Wish, name: str) -> dict[str, Config]:
+def rows(wish: Wish, name: str) -> dict[str, Config]:
     """The configuration of each row on a data set, composed for the row's method; K is set later."""
     fell_back = []
-    rows = {}
+    found = {}
     for row, values in wish.experiment.rows.items():
         method = values.get("method", "debgcd")
         if wish.scale == "small" and METHODS[method].about.needs_vit:
             say(f"{name}: no row {row} at small scale, because {method} needs a ViT")
+            continue
+        if "k" in values and _estimated(wish, name) is None:
+            say(f"{name}: no row {row}, because K is estimated here for all rows")
             continue
         if wish.scale == "full":
             config = configuration.compose(wish.preset, name, wish.experiment.backbone, method=method)
@@ -163,15 +174,43 @@ def _rows(wish: Wish, name: str) -> dict[str, Config]:
         else:
             config = configuration.compose("small", method=method)
         config = replace(config, run=replace(config.run, cache=str(wish.cache.absolute())))
-        changes = [(configuration.fitted(config, settings, "--set"), "--set") for settings in wish.settings]
+        changes = []
+        if wish.scale == "small" and wish.experiment.paper_detector:
+            detector = {"detector": configuration.to_dict(configuration.compose("paper"))["detector"]}
+            changes.append((configuration.fitted(config, detector, "preset paper"), "preset paper"))
+        changes += [(configuration.fitted(config, settings, "--set"), "--set") for settings in wish.settings]
         changes.append((values, f"{wish.experiment.name}, row {row}"))
         if wish.scale == "small" and wish.experiment.estimated_k:  # one trunk for all rows: they share an estimate
             changes.append(({"backbone": {"tuned_blocks": 2}}, row))
-        rows[row] = configuration.override_all(config, changes)
+        found[row] = configuration.override_all(config, changes)
     if fell_back:
         methods = ", ".join(dict.fromkeys(fell_back))
         say(f"{name}: preset paper for {methods}, because there are no {wish.preset} values for it")
-    return rows
+    _require_difference(wish, found)
+    return found
+
+
+def _require_difference(wish: Wish, found: dict[str, Config]) -> None:
+    """An error that names two rows of which one would train exactly as the other, and why."""
+    seen: dict[str, str] = {}
+    for row, config in found.items():
+        idle = config.options.idle()
+        values = configuration.without(configuration.to_dict(config), set(idle))
+        if "k" in wish.experiment.rows[row]:
+            values["k"] = "estimated here"
+        other = seen.setdefault(repr(values), row)
+        if other != row:
+            changed = configuration.leaves({**wish.experiment.rows[row], **wish.experiment.rows[other]})
+            why = [f"{reason}, so {key} changes nothing" for key, reason in idle.items() if _touches(key, changed)]
+            raise UsageError(
+                f"{wish.experiment.name}: rows {other} and {row} would be the same run"
+                f"{': ' + '; '.join(why) if why else ''}; omit the --set that makes them so"
+            )
+
+
+def _touches(key: str, changed: Iterable[str]) -> bool:
+    """Whether one of the changed keys is this key or lies in this section."""
+    return any(each == key or each.startswith(f"{key}.") for each in changed)
 
 
 def _estimated(wish: Wish, name: str) -> int | None:

@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from debgcd.datasets import facts_of
 from debgcd.datasets.facts import Number, table
 from debgcd.errors import DataError, DebgcdError
-from debgcd.reproduce.experiments import Experiment
+from debgcd.reproduce.counts import estimated_table
+from debgcd.reproduce.experiments import Experiment, title_of
 from debgcd.reproduce.grid import Cell
 from debgcd.run.directory import open_run
 from debgcd.system.files import read_json
@@ -49,6 +49,7 @@ class Outcome:
     not_run: tuple[str, ...]  # one sentence per run or data set
     facts: dict[str, Any]  # date, machine, versions
     figures: tuple[tuple[str, str], ...] = ()  # title, and the path beside the page or why there is none
+    estimates: dict[str, int] = field(default_factory=dict)  # data set -> K by the paper's search (Table 10)
 
     def here(self, row: str, name: str, measure: str, split: str = "unlabelled") -> Number | None:
         """Mean over the seeds, with the standard deviation if there are several."""
@@ -82,6 +83,7 @@ class Outcome:
             **self.facts,
             "runs": [asdict(result) for result in self.results],
             "not_run": list(self.not_run),
+            "estimates": self.estimates,
         }
 
 
@@ -136,14 +138,16 @@ def page(outcome: Outcome) -> str:
     blocks = [f"# {outcome.experiment.title}", _about(outcome)]
     for name in outcome.sets:
         if any(result.set == name for result in outcome.results):
-            blocks += [f"## {facts_of(name).title}", _table(outcome, name)]
+            blocks += [f"## {title_of(name)}", _table(outcome, name)]
             if outcome.experiment.calibrate:
                 blocks += [
-                    f"### {facts_of(name).title}, test split",
+                    f"### {title_of(name)}, test split",
                     _table(outcome, name, "test"),
                     _choice(outcome, name),
                 ]
     blocks += _average(outcome)
+    if outcome.estimates:
+        blocks += [f"## Table 10: {table(10).title}", estimated_table(outcome.true_k, outcome.estimates)]
     if outcome.experiment.others:
         blocks.append(f"In the paper's table but not run here: {', '.join(outcome.experiment.others)}.")
     if outcome.figures:

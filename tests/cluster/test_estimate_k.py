@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -42,6 +43,25 @@ def test_from_two_known_classes_little_is_known_and_the_interval_says_so(seed: i
     found = estimate_k(*mixture(8, 2, seed=seed), seed=seed)
     assert found.low <= 8 <= found.high
     assert found.high >= 2 * found.low
+
+
+@pytest.mark.parametrize(("axes", "width"), [(None, 300), (128, 128), (5, 5)])
+def test_brent_on_the_papers_features_reduces_nothing(
+    axes: int | None, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Vaze et al. cluster features of unit length with all their axes."""
+    module, seen = sys.modules["debgcd.cluster.estimate_k"], []
+    fit = module.kmeans
+    monkeypatch.setattr(
+        module, "kmeans", lambda points, *args, **more: seen.append(points) or fit(points, *args, **more)
+    )
+    features = torch.randn(400, 300, generator=torch.Generator().manual_seed(0)) + 3
+    label = torch.where(torch.arange(400) % 2 == 0, torch.arange(400) % 3, -1)
+    estimate_k(features, label, way="brent", most=6, axes=axes)
+    assert {tuple(points.shape) for points in seen} == {(400, width)}
+    torch.testing.assert_close(seen[0].norm(dim=1), torch.ones(400))
+    if axes is None:
+        torch.testing.assert_close(seen[0], features / features.norm(dim=1, keepdim=True))
 
 
 @pytest.mark.parametrize("way", ["ward", "brent"])

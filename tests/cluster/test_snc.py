@@ -114,8 +114,12 @@ def slow_merge(rows: Rows, label: list[int], k: int) -> list[int]:
 
 @pytest.mark.parametrize("spread", [0.7, 1.2])
 @pytest.mark.parametrize("seed", range(4))
-def test_all_levels_and_the_merge_to_k_are_those_of_the_slow_form(seed: int, spread: float) -> None:
+@pytest.mark.parametrize("unit", [True, False])
+def test_all_levels_and_the_merge_to_k_are_those_of_the_slow_form(seed: int, spread: float, unit: bool) -> None:
+    """Points of any length: the mean of a cluster is that of its points, not of their directions."""
     points, label, _ = clouds(seed, spread=spread)
+    if not unit:
+        points = points * torch.randn(len(points), 1, generator=torch.Generator().manual_seed(seed)).exp()
     rows, y = points.double().tolist(), label.tolist()
     slow = slow_levels(rows, y)
     assert [groups(level) for level in levels(points.double(), label)] == [groups(level) for level in slow]

@@ -6,15 +6,21 @@ import csv
 import json
 import shutil
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import miniatures
+import numpy as np
 import pytest
 import yaml
-from miniatures import Made
+from miniatures import Made, draw
+from test_benchmarks import FORMS
+from tiers import tiered
+from tiny import NATIVE, hub_model
 
-from debgcd.datasets import Facts
+from debgcd import config as configuration
+from debgcd.datasets import Facts, facts_of
 
 Command = Callable[..., Any]
 Published = Callable[[str, Made], Facts]
@@ -104,6 +110,48 @@ def test_train_on_a_benchmark(command: Command, tmp_path: Path, pets: Made, monk
     assert scores["test"]["gcd"]["images"] == len(pets.test)
     shutil.rmtree(tmp_path / "sets" / "oxford-iiit-pet" / "annotations")  # the run needs only its own manifest
     assert command("evaluate", run).code == 0
+
+
+END_TO_END = [*product(sorted(set(FORMS.values())), ("paper", "released"), ("debgcd", "simgcd"))]
+
+
+@pytest.mark.parametrize(
+    ("name", "preset", "method"), tiered([("cars", "released", "debgcd"), ("aircraft", "paper", "debgcd")], END_TO_END)
+)
+def test_a_preset_from_the_original_files_to_new_images(
+    command: Command, tmp_path: Path, published: Published, name: str, preset: str, method: str
+) -> None:
+    """With a ViT as the hub has them, in miniature; all else is the preset's but for the sizes of views and heads."""
+    made = next(maker for maker, of in FORMS.items() if of == name)(tmp_path / "sets")
+    published(name, made)
+    hub_model("vit", tmp_path / "vit")
+    words = ["--benchmark", name, "--root", tmp_path / "sets", "--preset", preset, "--backbone", tmp_path / "vit"]
+    words += ["--method", method, "--epochs", 2, "--workers", 0, "--cache", tmp_path / "cache", "--no-report"]
+    sizes = [f"views.size={NATIVE}", f"views.resize={NATIVE + 4}", "heads.hidden=32", "heads.projection_width=8"]
+    sizes += ["heads.detector_width=8"] if method == "debgcd" else []
+    run = tmp_path / "run"
+    said = command("train", *words, *(word for value in sizes for word in ("--set", value)), "-o", run)
+    assert said.code == 0, said.err
+    given, kept = yaml.safe_load((run / "config.yaml").read_text()), configuration.compose(preset, name, method=method)
+    assert (given["preset"], given["views"]["decode"], given["views"]["bank"]) == (kept.preset, "exact", "off")
+    assert given["k"] == facts_of(name).classes and given["model_kept"] == kept.model_kept
+    assert given["schedule"]["lr"] == 0.1 and not given["heads"]["warm_start"]
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    losses = [line["loss"] for line in lines if "loss" in line]
+    per_epoch = len(made.train) // min(kept.schedule.batch, len(made.train))
+    assert len(losses) == 2 * per_epoch and all(np.isfinite(losses))
+    rows = list(csv.DictReader((run / "predictions.csv").open(encoding="utf-8", newline="")))
+    labelled = sum(number in facts_of(name).old for _, number, _ in made.train) // 2
+    assert len(rows) == len(made.train) - labelled
+    scores = json.loads((run / "evaluation.json").read_text())
+    assert scores["unlabelled"]["gcd"]["images"] == len(rows) and scores["test"]["gcd"]["images"] == len(made.test)
+    assert all(0 <= scores["unlabelled"]["gcd"]["accuracy"][part] <= 1 for part in ("all", "old", "new"))
+    place = tmp_path / "new"
+    for at, kind in enumerate(("cat", "dog")):
+        draw(place / f"{kind}.png", kind, at)
+    assert command("predict", run, place, "-o", tmp_path / "out.csv").code == 0
+    asked = list(csv.DictReader((tmp_path / "out.csv").open(encoding="utf-8", newline="")))
+    assert len(asked) == 2 and all(0 <= int(row["category"]) < given["k"] for row in asked)
 
 
 def test_check_says_which_preset_a_run_would_get(command: Command, tmp_path: Path, pets: Made) -> None:

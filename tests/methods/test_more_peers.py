@@ -15,9 +15,11 @@ from test_waiting import Watch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from debgcd import config as configuration
+from debgcd.cluster.kmeans import Clustering
 from debgcd.config.schedules import Progress
 from debgcd.data.sampler import Draws, uniform
-from debgcd.methods import METHODS
+from debgcd.methods import METHODS, xcon
 from debgcd.methods.base import Batch, Sizes
 from debgcd.methods.dccl import ClusterSampler
 from debgcd.train.setup import build
@@ -97,6 +99,26 @@ def test_the_total_of_xcon(seed: int) -> None:
     found = method.loss(network, some, at(0.5))
     assert found.total.item() == pytest.approx(expected, rel=1e-8)
     has_gradients(network, found)
+
+
+@pytest.mark.parametrize("preset", ["paper", "released", "small"])
+def test_the_parts_of_xcon_take_scikit_learns_default_effort(preset: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """KMeans(n_clusters=8) in the public code: ten random restarts of 300 iterations, whatever the final clustering takes."""
+    asked: dict[str, Any] = {}
+
+    def kmeans(points: Tensor, label: Tensor, k: int, **more: Any) -> Clustering:
+        asked.update(more, k=k, labelled=int((label >= 0).sum()))
+        return slow_kmeans(points, label, k, **more)
+
+    slow_kmeans = xcon.kmeans
+    monkeypatch.setattr(xcon, "kmeans", kmeans)
+    base = configuration.compose(preset, method="xcon")
+    network, method = made(configuration.override(base, {"k": K, "heads": {"projection_prototypes": 0}}, "test"), 20)
+    features = torch.randn(20, WIDTH, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        method.before_training(context(network, lambda: features, random_labels(20)))
+    effort = {name: asked[name] for name in ("restarts", "iterations", "k", "labelled")}
+    assert effort == {"restarts": 10, "iterations": 300, "k": 8, "labelled": 0}
 
 
 def test_the_parts_of_xcon_are_clusters_of_the_features() -> None:

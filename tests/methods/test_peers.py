@@ -126,6 +126,36 @@ def test_the_head_with_the_lowest_loss_answers() -> None:
     assert not network.get_buffer("memory.sums").any() and int(network.get_buffer("heads.classifier.best")) == 2
 
 
+def test_unos_prototypes_have_length_one_before_every_step() -> None:
+    """As in the public code. Without it they grow, since no gradient shortens them, and turn ever less."""
+    network, method = made(config(method="uno", heads={"hidden": 6, "count": 2}), IMAGES)
+    heads = network.heads["heads"]
+    assert isinstance(heads, UNOHeads)
+    own = (heads.known, *heads.new)
+    for _ in range(2):
+        for head in own:
+            torch.testing.assert_close(head.weight.norm(dim=1), torch.ones(len(head.weight)))
+        before = [normalize(head.weight.detach(), dim=1) for head in own]
+        with torch.no_grad():
+            for head in own:
+                head.weight.mul_(3.0)
+            method.after_step(network, at(0.5))
+        for head, same in zip(own, before, strict=True):
+            torch.testing.assert_close(head.weight, same)
+
+
+@pytest.mark.parametrize(("name", "share"), [("orca", 0.2), ("opencon", 0.2), ("simgcd", 0.5), ("uno", 0.5)])
+@pytest.mark.parametrize("preset", ["paper", "released", "small"])
+def test_the_labelled_share_of_a_batch_is_that_of_the_public_code(preset: str, name: str, share: float) -> None:
+    """ORCA and OpenCon: as many labelled images as their share of the data. The preset small has half for all."""
+    chosen = configuration.override(configuration.compose(preset, method=name), {"k": K}, "test")
+    label = np.where(np.arange(1000) % 5 == 0, 0, -1)
+    network, method = made(chosen, len(label))
+    sampler = method.sampler(label, 100, network)
+    drawn = np.concatenate([sampler.draws(step).image for step in range(200)])
+    assert (label[drawn] >= 0).mean() == pytest.approx(0.5 if preset == "small" else share, abs=0.01)
+
+
 def test_unused_categories_of_uno_are_dropped() -> None:
     network, method = made(config(method="uno", heads={"hidden": 6, "count": 2}), IMAGES)
     before = network.get_parameter("heads.heads.new.0.weight").detach().clone()

@@ -72,7 +72,7 @@ def test_a_step_waits_once(method: str, preset: str, tmp_path: Path, monkeypatch
     none = (None,) * rows
     manifest = Manifest(tuple(Path(f"/{i}.png") for i in range(rows)), labels, none, ("train",) * rows, none)
     setup = Setup(network.to("meta"), made_method, MetaTokens(), LABEL, LABEL > KNOWN, KNOWN, manifest.paths)  # type: ignore[arg-type]
-    monkeypatch.setattr(loop, "_begin", lambda *given: None)  # only the steps are looked at
+    monkeypatch.setattr(loop, "_initialise", lambda *given: None)  # only the steps are looked at
     waits = []
 
     def to_host(tensor: Tensor) -> np.ndarray:

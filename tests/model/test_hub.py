@@ -120,6 +120,21 @@ def test_a_model_already_here_needs_no_network(
     assert hub.requests == []
 
 
+@pytest.mark.parametrize(("name", "kept"), [("facebook/dino-vitb16", False), ("acme/tiny", True)])
+def test_the_hubs_dino_has_the_epsilon_of_dinos_own_code(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, kept: bool
+) -> None:
+    """The hub's configuration of DINO says 1e-12, its authors' code 1e-6; of any other model, the configuration counts."""
+    hub_model("vit", tmp_path / "remote" / COMMIT, layer_norm_eps=1e-12)
+    Hub(monkeypatch, tmp_path / "remote" / COMMIT)
+    backbone = load_vit(name, tuned_blocks=1, image_size=NATIVE, cache=tmp_path / "cache")
+    found = {module.eps for module in backbone.modules() if isinstance(module, torch.nn.LayerNorm)}
+    assert found == {1e-12 if kept else 1e-6}
+    pixels = 1e-3 * images()  # dark and even: small differences within a token, which the epsilon is beside
+    expected = own_forward(hub_model("vit", layer_norm_eps=1e-12 if kept else 1e-6), pixels)
+    torch.testing.assert_close(backbone.tail(backbone.tokens(pixels)), expected)
+
+
 def test_a_model_is_fetched_without_anything_that_can_carry_code(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -48,7 +48,7 @@ class Regularised(SimGCD):
 SMALL_VIEWS = {"views": {"size": NATIVE, "resize": NATIVE}, "backbone": {"tuned_blocks": 1}}
 PROMPTED: dict[str, dict[str, Any]] = {  # what learns changes after the first step
     "promptcal": SMALL_VIEWS | {"promptcal": {"first_share": 0.05, "memory": 30, "negatives": 20}},
-    "sptnet": SMALL_VIEWS | {"prompts": {"patch": PATCH, "border": 3, "period": 1}},
+    "sptnet": SMALL_VIEWS | {"prompts": {"patch": PATCH, "border": 3, "period": 2}},
 }
 
 

@@ -116,6 +116,42 @@ def test_by_epoch_the_rate_is_that_of_torchs_scheduler_stepped_once_per_epoch() 
         scheduler.step()
 
 
+@pytest.mark.parametrize(
+    ("method", "benchmark", "epochs", "milestones", "top"),
+    [
+        ("orca", "cifar100", 200, [140, 180], 0.1),
+        ("orca", "imagenet100", 90, [30, 60], 0.1),
+        ("opencon", "cub", 200, [100, 150], 0.02),
+        ("opencon", "imagenet100", 120, [60, 90], 0.01),
+        ("rankstats", "cars", 200, [170], 0.1),
+    ],
+)
+@pytest.mark.parametrize("preset", ["paper", "released"])
+def test_a_rate_that_falls_in_steps_is_that_of_torchs_scheduler(
+    method: str, benchmark: str, epochs: int, milestones: list[int], top: float, preset: str
+) -> None:
+    """What the public scripts of these methods do: MultiStepLR with a tenth at each milestone."""
+    schedule = configuration.compose(preset, benchmark, method=method).schedule
+    assert schedule.epochs == epochs
+    optimiser = sgd(tiny_network("debgcd"), schedule)
+    theirs = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=top)
+    scheduler = torch.optim.lr_scheduler.MultiStepLR(theirs, milestones=milestones, gamma=0.1)
+    for epoch in range(epochs):
+        for step in range(3):
+            progress = Progress(3 * epoch + step, 3 * epochs, 3, schedule.by)
+            ours = set_learning_rate(optimiser, schedule, schedule.batch, progress)
+            assert ours == pytest.approx(theirs.param_groups[0]["lr"], rel=1e-9), epoch
+        theirs.step()
+        scheduler.step()
+
+
+def test_unos_rate_ends_where_its_public_command_ends() -> None:
+    schedule = configuration.compose("paper", method="uno").schedule
+    optimiser = sgd(tiny_network("debgcd"), schedule)
+    rates = [set_learning_rate(optimiser, schedule, 512, Progress(step, 1000, 1)) for step in (0, 1000)]
+    assert rates == pytest.approx([0.4, 0.001], rel=1e-9)
+
+
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("decay", [0.0, 1e-2])
 def test_our_sgd_is_torchs_to_the_bit(momentum: float, decay: float) -> None:

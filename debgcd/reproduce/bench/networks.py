@@ -205,7 +205,7 @@ def photographs(session: Session, size: tuple[int, int], count: int) -> list[Pat
     """JPEG files of different photographs of this size (width, height)."""
     paths = [session.folder / f"{size[0]}x{size[1]}-{count}" / f"{i:04d}.jpg" for i in range(count)]
     paths[0].parent.mkdir(parents=True)
-    different = [_photograph(*size, seed=i) for i in range(min(count, 8))]
+    different = [photograph(*size, seed=i) for i in range(min(count, 8))]
     for i, path in enumerate(paths):
         # beyond eight they are shifted copies: all files differ, and writing them is quick
         pixels = np.roll(different[i % len(different)], 16 * (i // len(different)), axis=1)
@@ -213,7 +213,7 @@ def photographs(session: Session, size: tuple[int, int], count: int) -> list[Pat
     return paths
 
 
-def _photograph(width: int, height: int, seed: int) -> NDArray[np.uint8]:
+def photograph(width: int, height: int, seed: int) -> NDArray[np.uint8]:
     """(height, width, 3) uint8."""
     random = np.random.default_rng(seed)
     y, x = np.mgrid[0 : 1 : height * 1j, 0 : 1 : width * 1j].astype(np.float32)
