@@ -180,8 +180,8 @@ class Method:
         self.options: Any = config.options
 
     @property
-    def answers_in_training(self) -> tuple[str, ...]:
-        """`answers` before `finalise`, if other heads give the categories until then."""
+    def final_answers(self) -> tuple[str, ...]:
+        """The heads that give the category after `finalise`: `answers`, unless the answer is settled."""
         return self.answers
 
     # The parts of the network and of training.

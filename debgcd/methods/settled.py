@@ -24,11 +24,9 @@ def with_settled(method: type[Method]) -> type[Method]:
 class SettledAnswer(Method):
     """Mixin that adds the settled head to the next class in the method resolution order; see `with_settled`."""
 
-    answers = (SETTLED,)
-
     @property
-    def answers_in_training(self) -> tuple[str, ...]:
-        return super().answers
+    def final_answers(self) -> tuple[str, ...]:
+        return (SETTLED,)
 
     def heads(self) -> nn.ModuleDict:
         heads = super().heads()
@@ -48,7 +46,7 @@ class SettledAnswer(Method):
         super().finalise(context)
         feature = context.features()
         settled = answer(self, context, feature).category
-        trained = super().scores(context.network.from_feature(feature, super().answers))["gcd"].argmax(1)
+        trained = super().scores(context.network.from_feature(feature, self.answers))["gcd"].argmax(1)
         # known classes have their numbers by their labels, whatever the two classifiers say; only new categories are matched
         known = self.sizes.known
         both = (settled >= known) & (trained >= known)
@@ -63,7 +61,7 @@ class SettledAnswer(Method):
         if SETTLED not in output:
             return super().scores(output)
         settled = {"gcd": (output[SETTLED] / TEMPERATURE).softmax(1)}
-        if not set(super().answers) <= set(output.heads):
+        if not set(self.answers) <= set(output.heads):
             return settled
         trained = super().scores(output)
         return settled | {"trained" if name == "gcd" else name: p for name, p in trained.items()}

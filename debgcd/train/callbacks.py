@@ -105,9 +105,9 @@ class FirstAnswer(Callback):
 
     def before_training(self) -> None:
         method, manifest = self._setup.method, self._run.manifest
-        if method.answers == method.answers_in_training:
+        if method.final_answers == method.answers:
             return
-        inference = infer_unlabelled(self._setup, {*method.answers, DETECTOR})
+        inference = infer_unlabelled(self._setup, {*method.final_answers, DETECTOR})
         if distributed.rank():
             return
         paths = [manifest.paths[row] for row in manifest.training_rows[self._setup.label < 0]]
@@ -392,7 +392,7 @@ class Watch(Callback):
         """Measure from the features (n, width) of these training images (n,)."""
         setup, method, network = self._setup, self._setup.method, self._setup.network
         learned = {DETECTOR} & network.learning
-        heads = learned if method.clusters else {*method.answers_in_training, *learned}
+        heads = learned if method.clusters else {*method.answers, *learned}
         output = network.from_feature(feature, heads)
         unlabelled = torch.from_numpy(setup.label[rows] < 0).to(feature.device)
         before = remembered(network)
