@@ -72,7 +72,7 @@ def test_a_pruned_run_can_be_measured_again_and_predicts(
 def test_zero_epochs_give_an_answer_with_novelty(train: Command, shared_csv: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     assert train(shared_csv, run, "--epochs", "0", "--k", "3", schedule__steps=0).code == 0
-    assert config(run)["method"] == "sskmeans"
+    assert config(run)["method"] == "pim"
     rows = (run / "predictions.csv").read_text("utf-8").splitlines()
     assert len(rows) == 15
     assert all(row.split(",")[6] for row in rows)

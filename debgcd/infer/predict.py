@@ -165,7 +165,12 @@ def tabulate(model: Model, usable: Manifest, workers: int | None = None) -> Tabl
 def ask(model: Model, usable: Manifest, workers: int | None = None) -> Inference:
     """What the model says of images that are known to be usable."""
     with progress("predicting") as report:
-        return infer(model.network, model.method, _tokens(model, usable, workers, report), heads=(DETECTOR,))
+        return infer(
+            model.network,
+            model.method,
+            _tokens(model, usable, workers, report),
+            heads=(*model.method.final_answers, DETECTOR),
+        )
 
 
 def ask_all(model: Model, usable: Manifest, workers: int | None = None) -> NDArray[np.float32]:
