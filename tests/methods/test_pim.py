@@ -14,6 +14,7 @@ import pytest
 import torch
 import yaml
 from little import KNOWN, WIDTH, K, at, batch, context, made, random_labels, random_output, says
+from PIL import Image
 from shared_runs import SharedRuns
 
 from debgcd import config as configuration
@@ -41,7 +42,7 @@ def clear() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 @pytest.mark.parametrize("preset", ["small", "paper", "released"])
 def test_the_head_says_what_the_procedure_found(preset: str) -> None:
-    chosen = config(preset)
+    chosen = configuration.override(config(preset), {"pim": {"steps": 30}}, "test")
     network, method = made(chosen, IMAGES)
     features, truth, label = clear()
     given = context(network, lambda: features, label)
@@ -127,20 +128,18 @@ def test_onnx_says_what_the_run_says(
     command: Command, shared_runs: SharedRuns, shared_folder: Path, tmp_path: Path, method: str
 ) -> None:
     """Of a frozen and of a settled answer; the file's answer is that of predictions.csv."""
-    from PIL import Image
-
     run, file = shared_runs.whole(method), tmp_path / "model.onnx"
     said = command("export", run, "--to", "onnx", "-o", file)
     assert said.code == 0, said.err
     session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
     facts = json.loads(session.get_modelmeta().custom_metadata_map["preprocessing"])
-    size, crop = facts["resize"], facts["centre_crop"]
+    side, crop = facts["resize_short_side"], facts["centre_crop"]
     sure = [row for row in rows(run / "predictions.csv") if float(row["top1_p"]) - float(row["top2_p"]) > 0.2]
     assert len(sure) > 3
     for row in sure:
         with Image.open(row["path"]) as image:
-            small = image.convert("RGB").resize((size, size), Image.Resampling.BICUBIC)
-        start = (size - crop) // 2
+            small = image.convert("RGB").resize((side, side), Image.Resampling.BICUBIC)
+        start = (side - crop) // 2
         pixels = np.asarray(small)[start : start + crop, start : start + crop].transpose(2, 0, 1)[None]
         assert int(session.run(None, {"pixels": pixels})[1].argmax()) == int(row["category"])
 
