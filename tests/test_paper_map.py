@@ -32,7 +32,7 @@ FUNCTIONS = named(r"debgcd(\.\w+)+")
 TESTS = named(r"tests/.+")
 COMMANDS = named(r"debgcd .+")
 SECTIONS = list(configuration.to_dict(configuration.compose("paper")))
-KEYS = named(rf"({'|'.join(SECTIONS)})\.\w+") + named(r"model_kept")
+KEYS = named(rf"({'|'.join(SECTIONS)})\.\w+") + named(r"model_kept|answer")
 LINES = named(rf"({'|'.join(SECTIONS)}): .+")
 OTHERS = {"used_old", "used_new", "hard_labels", "evaluation", "--set"}  # names in metrics.jsonl, an option
 
