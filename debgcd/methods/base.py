@@ -180,9 +180,9 @@ class Method:
         self.options: Any = config.options
 
     @property
-    def answers_in_training(self) -> tuple[str, ...]:
-        """`answers` before `finalise`, if other heads give the categories until then."""
-        return self.answers
+    def in_training(self) -> Method:
+        """The method whose answers are looked at during training; another one if this one's come from `finalise` alone."""
+        return self
 
     # The parts of the network and of training.
 

@@ -6,6 +6,8 @@ Training improves the features faster than its classifier follows. So the answer
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from torch import Tensor, nn
 
 from debgcd.methods.base import TEMPERATURE, Context, Method
@@ -18,17 +20,19 @@ SETTLED = "settled"  # the name of the head
 
 def with_settled(method: type[Method]) -> type[Method]:
     """A subclass of the method whose answers are settled."""
-    return type(f"{method.__name__}Settled", (SettledAnswer, method), {})
+    return type(f"{method.__name__}Settled", (SettledAnswer, method), {"wrapped": method})
 
 
 class SettledAnswer(Method):
     """Mixin that adds the settled head to the next class in the method resolution order; see `with_settled`."""
 
     answers = (SETTLED,)
+    wrapped: type[Method]
 
     @property
-    def answers_in_training(self) -> tuple[str, ...]:
-        return super().answers
+    def in_training(self) -> Method:
+        """The wrapped method, which answers by its trained classifier."""
+        return self.wrapped(replace(self.config, answer="classifier"), self.sizes)
 
     def heads(self) -> nn.ModuleDict:
         heads = super().heads()
@@ -48,7 +52,8 @@ class SettledAnswer(Method):
         super().finalise(context)
         feature = context.features()
         settled = answer(self, context, feature).category
-        trained = super().scores(context.network.from_feature(feature, super().answers))["gcd"].argmax(1)
+        plain = self.in_training
+        trained = plain.scores(context.network.from_feature(feature, plain.answers))["gcd"].argmax(1)
         order = known_first(settled, trained, self.sizes.k, self.sizes.k)
         # known classes have their numbers by their labels, whatever the two classifiers say
         new = order[order >= self.sizes.known].to(feature.device)

@@ -70,7 +70,8 @@ def evaluate_during_training(run: Run, setup: Setup) -> dict[str, Any]:
     network, method = setup.network, setup.method
     if not method.clusters:
         # the other heads are filled only at the end
-        heads = {*method.answers_in_training, *({*classifiers(network.heads), DETECTOR} & network.learning)}
+        heads = {*classifiers(network.heads), DETECTOR} & network.learning
+        setup = replace(setup, method=method.in_training)
         return evaluate(run, setup, infer_unlabelled(setup, heads), heads)
     free = np.flatnonzero(setup.label < 0)
     result = {}

@@ -95,9 +95,7 @@ def fit_novelty_threshold(setup: Setup) -> NoveltyThreshold | None:
     if calibrated is not None:
         return calibrated
     labelled = np.flatnonzero(setup.label >= 0)
-    novelty = infer_shared(
-        setup.network, setup.method, setup.tokens, labelled, (*setup.method.answers, DETECTOR)
-    ).novelty
+    novelty = infer_shared(setup.network, setup.method, setup.tokens, labelled, (DETECTOR,)).novelty
     return None if novelty is None else exceeded_by_few(novelty)
 
 
