@@ -136,6 +136,8 @@ class Said:
             "decoding images: ",
             "estimating K: ",
             "clustering: ",
+            "settling: ",
+            "first answer: ",
             "training: ",
             "method: ",
             "categories: ",

@@ -229,7 +229,8 @@ def test_a_run_of_the_time_of_bia_is_read_if_that_was_off() -> None:
 
 
 def test_a_run_from_before_an_option_was_added_is_read_and_keeps_its_name() -> None:
-    config = configuration.compose("small")
+    assert configuration.compose("small").answer == "settled"
+    config = configuration.override(configuration.compose("small"), {"answer": "classifier"}, "test")
     values = configuration.to_dict(config)
     earlier = configuration.without(values, set(configuration.ADDED))
     assert earlier != values and configuration.from_dict(earlier, "x") == config
@@ -238,6 +239,7 @@ def test_a_run_from_before_an_option_was_added_is_read_and_keeps_its_name() -> N
     other = configuration.override(config, {"schedule": {"lr_falls": [0.5]}}, "test")
     assert settings_digest(other) != settings_digest(config)
     assert configuration.from_dict(configuration.to_dict(other), "x") == other
+    assert settings_digest(configuration.compose("small")) != settings_digest(config)
     with pytest.raises(UsageError, match=r"schedule\.lr_falls must be a list of numbers, not \[\[1, 2\]\]"):
         configuration.override(config, {"schedule": {"lr_falls": [[1, 2]]}}, "test")
 

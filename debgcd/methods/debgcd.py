@@ -18,7 +18,7 @@ from debgcd.config import schedules
 from debgcd.config.schedules import Progress
 from debgcd.config.schema import option
 from debgcd.methods.base import About, Batch, Context, Loss, Method
-from debgcd.methods.shared import KMeansOptions, frozen_prototypes, settle_centres, start_prototypes
+from debgcd.methods.shared import KMeansOptions, frozen_prototypes, settle_centres, start_prototypes, warm_prototypes
 from debgcd.methods.simgcd import SimGCD, SimGCDHeads, SimGCDOptions
 from debgcd.model.backbone import TrunkSplit
 from debgcd.model.heads import Centres, Prototypes
@@ -158,16 +158,15 @@ class DebGCD(SimGCD):
         return memory
 
     def before_training(self, context: Context) -> None:
-        """Fit a detector that no loss trains and store the novelty of all images; then start from the frozen answer."""
+        """Fit a detector that no loss trains and store the novelty of all images; then initialise the prototypes."""
         detector, before = detector_of(context.network), remembered(context.network)
         if detector is not None and before is not None:
             features = context.features()
             detector.fit(features, context.label, context.group)
             before.copy_(novelty(detector(features)))
-        if detector is None or not self.options.detector.guides_start:
-            super().before_training(context)
-        elif self.options.heads.warm_start:
-            start_prototypes(context, partial(frozen_prototypes, self, context))
+        guided = detector is not None and self.options.detector.guides_start
+        start = frozen_prototypes if guided else warm_prototypes
+        start_prototypes(context, partial(start, self, context) if self.options.heads.warm_start else None)
 
     def finalise(self, context: Context) -> None:
         """Refit a detector that no loss trains to the tuned features."""

@@ -54,12 +54,14 @@ class SettledAnswer(Method):
         settled = answer(self, context, feature).category
         plain = self.in_training
         trained = plain.scores(context.network.from_feature(feature, plain.answers))["gcd"].argmax(1)
-        order = known_first(settled, trained, self.sizes.k, self.sizes.k)
-        # known classes have their numbers by their labels, whatever the two classifiers say
-        new = order[order >= self.sizes.known].to(feature.device)
+        # known classes have their numbers by their labels, whatever the two classifiers say; only new categories are matched
+        known = self.sizes.known
+        both = (settled >= known) & (trained >= known)
+        new = self.sizes.k - known
+        order = known_first(settled[both] - known, trained[both] - known, new, new).to(feature.device)
         head = context.network.heads[SETTLED]
         assert isinstance(head, Settled)
-        head.weight[self.sizes.known :] = head.weight[new]
+        head.weight[known:] = head.weight[known + order]
 
     def scores(self, output: Output) -> dict[str, Tensor]:
         """The settled answer first, where its head was asked; then those of the trained heads."""

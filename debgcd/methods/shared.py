@@ -287,4 +287,4 @@ def known_first(assignment: Tensor, label: Tensor, k: int, known: int) -> Tensor
     clusters, classes = linear_sum_assignment(together.cpu().numpy(), maximize=True)
     first = dict(zip(classes.tolist(), clusters.tolist(), strict=True))
     rest = [cluster for cluster in range(k) if cluster not in set(first.values())]
-    return torch.tensor([first[i] for i in range(known)] + rest)
+    return torch.tensor([first[i] for i in range(known)] + rest, dtype=torch.int64)

@@ -109,6 +109,19 @@ def mean_entropy(logits: Rows, temperature: float = 0.1) -> float:
     return entropy
 
 
+def size_divergence(logits: Rows, share: Row, temperature: float = 0.1) -> float:
+    """KL(p-bar || share): the sum over j of p-bar(j) (log p-bar(j) - log share(j)); 0 log 0 = 0."""
+    if not logits:
+        return 0.0
+    probabilities = [softmax(row, temperature) for row in logits]
+    divergence = 0.0
+    for j in range(len(share)):
+        average = mean([row[j] for row in probabilities])
+        if average > 0.0:
+            divergence += average * (math.log(average) - math.log(share[j]))
+    return divergence
+
+
 def supervised(logits: Rows, y: list[int], temperature: float = 0.1) -> float:
     """L_cls^s and Eq. 12: the cross-entropy of softmax and one-hot label, minus log p(y); mean over the rows."""
     return mean([-log_softmax(row, temperature)[label] for row, label in zip(logits, y, strict=True)])

@@ -119,6 +119,18 @@ def swapped(logits: list[Rows], targets: list[Rows], temperature: float = 0.1) -
     return values
 
 
+# PIM (Chiaroni et al. 2023)
+
+
+def conditional_entropy(logits: Rows, temperature: float = 0.1) -> float:
+    """H(Y|X): minus the sum over k of p(k) log p(k); mean over the rows."""
+    terms = []
+    for row in logits:
+        log_p = log_softmax(row, temperature)
+        terms.append(-math.fsum(math.exp(value) * value for value in log_p))
+    return mean(terms)
+
+
 # μGCD (Vaze et al. 2023)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import oracles
+import peer_oracles
 import pytest
 import torch
 from torch import Tensor
@@ -101,6 +102,37 @@ def test_self_distillation(seed: int, images: int, categories: int):
 def test_mean_entropy(seed: int, images: int, categories: int, temperature: float):
     logits = cosines(generator(seed), 2 * images, categories)
     assert close(losses.mean_entropy(logits, temperature), oracles.mean_entropy(logits.tolist(), temperature))
+
+
+def shares(rng: torch.Generator, categories: int) -> Tensor:
+    """Positive, of very different sizes, with sum 1."""
+    return (3 * normal(rng, categories)).softmax(0)
+
+
+@pytest.mark.parametrize("temperature", [0.1, 1.0])
+@pytest.mark.parametrize(("seed", "rows", "categories"), drawn(CLASSIFIER))
+def test_size_divergence(seed: int, rows: int, categories: int, temperature: float):
+    rng = generator(seed)
+    logits, share = cosines(rng, rows, categories), shares(rng, categories)
+    expected = oracles.size_divergence(logits.tolist(), share.tolist(), temperature)
+    assert close(losses.size_divergence(logits, share, temperature), expected)
+    equal = torch.full_like(share, 1 / categories)
+    entropy = losses.mean_entropy(logits, temperature).item()
+    assert close(losses.size_divergence(logits, equal, temperature), math.log(categories) - entropy)
+
+
+@pytest.mark.parametrize("length", [0, 1, 3, 5])
+def test_shares_of_another_number_of_categories_are_refused(length: int):
+    with pytest.raises(ValueError, match=r"\bshare\b"):
+        losses.size_divergence(torch.zeros(2, 4), torch.ones(length))
+
+
+@pytest.mark.parametrize("temperature", [0.1, 1.0])
+@pytest.mark.parametrize(("seed", "rows", "categories"), drawn(CLASSIFIER))
+def test_conditional_entropy(seed: int, rows: int, categories: int, temperature: float):
+    logits = cosines(generator(seed), rows, categories)
+    expected = peer_oracles.conditional_entropy(logits.tolist(), temperature)
+    assert close(losses.conditional_entropy(logits, temperature), expected)
 
 
 @pytest.mark.parametrize("temperature", [0.1, 1.0])
@@ -223,6 +255,9 @@ def test_default_temperatures():
     assert close(losses.supervised_contrastive(z, y), oracles.supervised_contrastive(z.tolist(), y.tolist(), 0.07))
     assert close(losses.self_distillation(logits, 0.05), oracles.self_distillation(logits.tolist(), 0.05, 0.1))
     assert close(losses.mean_entropy(logits), oracles.mean_entropy(logits.tolist(), 0.1))
+    share = shares(rng, 5)
+    assert close(losses.size_divergence(logits, share), oracles.size_divergence(logits.tolist(), share.tolist(), 0.1))
+    assert close(losses.conditional_entropy(logits), peer_oracles.conditional_entropy(logits.tolist(), 0.1))
     assert close(losses.supervised(logits, both), oracles.supervised(logits.tolist(), both.tolist(), 0.1))
     expected = oracles.debiased_unlabelled(debiased.tolist(), logits.tolist(), s.tolist(), 3, 0.3, 0.1)
     assert expected > 0
@@ -267,6 +302,10 @@ LOSSES = {
     ),
     "self_distillation": Loss(lambda n: (2 * n, CATEGORIES), lambda x, n: losses.self_distillation(x, 0.07)),
     "mean_entropy": Loss(lambda n: (2 * n, CATEGORIES), lambda x, n: losses.mean_entropy(x)),
+    "size_divergence": Loss(
+        lambda n: (n, CATEGORIES), lambda x, n: losses.size_divergence(x, shares(generator(5), CATEGORIES).to(x))
+    ),
+    "conditional_entropy": Loss(lambda n: (n, CATEGORIES), lambda x, n: losses.conditional_entropy(x)),
     "supervised": Loss(lambda n: (n, CATEGORIES), lambda x, n: losses.supervised(x, some_labels(n))),
     "one_vs_all_labelled": Loss(lambda n: (n, KNOWN, 2), lambda x, n: losses.one_vs_all_labelled(x, some_labels(n))),
     "one_vs_all_labelled, M = 1": Loss(
@@ -412,10 +451,15 @@ def test_extreme_classifier_logits(alike: bool, dtype: torch.dtype, tolerance: f
     y, s = torch.tensor([0, 1, 2, 0, 1, 2, 0, 1]), torch.linspace(0, 1, 8)
     x = extreme_rows(8, CATEGORIES, 0, alike).to(dtype)
     other = extreme_rows(8, CATEGORIES, 1, alike).to(dtype)
-    rows, others = x.tolist(), other.tolist()
+    rows, others, share = x.tolist(), other.tolist(), shares(generator(5), CATEGORIES)
     pairs: list[tuple[Callable[[Tensor], Tensor], float]] = [
         (lambda x: losses.self_distillation(x, 0.01, 0.01), oracles.self_distillation(rows, 0.01, 0.01)),
         (lambda x: losses.mean_entropy(x, 0.01), oracles.mean_entropy(rows, 0.01)),
+        (
+            lambda x: losses.size_divergence(x, share.to(dtype), 0.01),
+            oracles.size_divergence(rows, share.tolist(), 0.01),
+        ),
+        (lambda x: losses.conditional_entropy(x, 0.01), peer_oracles.conditional_entropy(rows, 0.01)),
         (lambda x: losses.supervised(x, y, 0.01), oracles.supervised(rows, y.tolist(), 0.01)),
         (
             lambda x: losses.debiased_unlabelled(x, other, s.to(dtype), KNOWN, 0.85, 0.01),
