@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import errno
+import hashlib
 import io
 import json
 import os
@@ -22,6 +23,7 @@ FORMULA = re.compile(r"'*[=+\-@\t\r]")  # after quotes, so that a text that begi
 SPECIAL = re.compile(r'[,"\r\n]')
 NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?")
 MAX_JSON = 16_000_000  # bytes: parsed, a text can take twenty times its size
+SEAL = 32  # bytes of a sha256
 MAX_DEPTH = 20  # levels of nesting; code that walks through the values recurses as deep
 
 
@@ -56,6 +58,20 @@ def write_bytes(path: Path, content: bytes) -> None:
     """Replace a file's content atomically, as `write_text` does."""
     with replacing(path, len(content)) as file:
         file.write(content)
+
+
+def write_sealed(path: Path, content: bytes) -> None:
+    """Replace a file's content atomically; before it comes its sha256, by which `read_sealed` knows it."""
+    write_bytes(path, hashlib.sha256(content).digest() + content)
+
+
+def read_sealed(path: Path) -> bytes:
+    """What `write_sealed` wrote; a ValueError if the file holds something else."""
+    whole = path.read_bytes()
+    digest, content = whole[:SEAL], whole[SEAL:]
+    if hashlib.sha256(content).digest() != digest:
+        raise ValueError(f"{path} is damaged")
+    return content
 
 
 @contextmanager
