@@ -54,8 +54,8 @@ def main() -> None:
     entries = json.loads(FILE.read_text("utf-8")) if FILE.exists() else {}
     for name in options.sets:
         entries[name] = measured(name, options.root, options.work)
-    FILE.write_text(json.dumps(entries, indent=2) + "\n", "utf-8")
-    write_between(PAGE, "benchmarks/checksums.py", sentence(entries))
+        FILE.write_text(json.dumps(entries, indent=2) + "\n", "utf-8")
+        write_between(PAGE, "benchmarks/checksums.py", sentence(entries))
     print(sentence(entries))
 
 
@@ -73,7 +73,7 @@ def measured(name: str, roots: list[Path], work: Path) -> dict[str, Any]:
 
     store.zlib, story.fit = timed, clocked  # type: ignore[assignment]
     try:
-        story.train(manifest, config, work / name)
+        story.train(manifest, config, work / f"{name}-run")
     finally:
         store.zlib, story.fit = zlib, fit
     return {**facts(), "images": len(manifest), **spent}

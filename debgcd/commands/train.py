@@ -95,8 +95,10 @@ def train(options: argparse.Namespace) -> None:
 
 def _reviewed(options: argparse.Namespace) -> tuple[Source, ReviewedRun, Config]:
     """The images of a reviewed run, what its reviewer decided, and its configuration, with which training continues."""
+    from debgcd.data.fingerprints import forget_contents
     from debgcd.data.sources import read_manifest
     from debgcd.run.directory import finished_run
+    from debgcd.system.machine import cache_folder
     from debgcd.train.continue_run import continued_config, reviewed_images
 
     for name in ("benchmark", "root", "split", "start", "preset", "quality", "backbone"):
@@ -104,7 +106,10 @@ def _reviewed(options: argparse.Namespace) -> tuple[Source, ReviewedRun, Config]
             raise UsageError(f"--{name} does not go with --from, which goes on as {options.again} was; leave it out")
     run = finished_run(options.again)
     more = None if options.path is None else read_manifest(options.path)
-    manifest, before = reviewed_images(run, more)
+    cache = cache_folder(options.cache or run.config.run.cache)
+    if options.verify:
+        forget_contents(run.manifest.paths, cache)
+    manifest, before = reviewed_images(run, cache, more)
     source = Source(f"{run.folder.resolve().name}-again", options.path or run.folder, manifest, None)
     return source, before, continued_config(run, manifest)
 

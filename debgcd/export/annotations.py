@@ -9,6 +9,7 @@ from urllib.parse import quote
 from xml.sax.saxutils import quoteattr
 
 from debgcd import __version__
+from debgcd.data.fingerprints import require_own
 from debgcd.data.image.crop import Box, Crop, Picture
 from debgcd.data.image.decode import Unusable, file_size
 from debgcd.export.items import Item, items, kept, tell_left_out
@@ -54,7 +55,8 @@ def write_labelstudio(run: Run, out: Path) -> None:
     """
     found = items(run)
     boxes = any(item.is_crop for item in found)
-    write_json(out, [_boxes_task(*file) for file in _files(found)] if boxes else [_task(item) for item in found])
+    files = list(_files(found))
+    write_json(out, [_boxes_task(*file) if boxes else _task(file[2][0]) for file in files])
     names = [one.name for one in outcome(read_review(run.folder)) if one.merged_into is None]
     write_text(setup_of(out), _setup(names, boxes))
     say("Label Studio must serve local files from / (LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT)")
@@ -73,7 +75,7 @@ def _setup(names: list[str], boxes: bool) -> str:
 
 
 def _files(found: list[Item]) -> Iterator[tuple[Path, Size, list[Item]]]:
-    """The files that can still be read, with the sizes of their upright images, and what is in each."""
+    """The files that are still what they were, with the sizes of their upright images, and what is in each."""
     by_path: dict[Path, list[Item]] = {}
     for item in found:
         by_path.setdefault(item.path, []).append(item)
@@ -82,6 +84,7 @@ def _files(found: list[Item]) -> Iterator[tuple[Path, Size, list[Item]]]:
         for done, (path, inside) in enumerate(by_path.items(), 1):
             report(done, len(by_path))
             try:
+                require_own(path, inside[0].sha256)
                 size = file_size(path)
             except Unusable:
                 gone.append(path)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,10 +24,12 @@ from debgcd.errors import UsageError
 from debgcd.review.log import read_review
 from debgcd.review.state import ACCEPTED, OPEN, REJECTED, Review
 from debgcd.run.categories import Category
-from debgcd.run.directory import Run
+from debgcd.run.directory import Run, unusable_images
 from debgcd.run.predictions import Prediction
 from debgcd.system.files import read_json, readable
 from debgcd.system.progress import say
+
+NAMED = 20  # images left out that are named; skipped.csv has all
 
 
 @dataclass(frozen=True)
@@ -90,10 +93,11 @@ def read_before(run: Run) -> ReviewedRun | None:
         return ReviewedRun(found["run"], [Earlier(**each) for each in found["categories"]], found["next_id"], rows)
 
 
-def reviewed_images(run: Run, more: Manifest | None = None) -> tuple[Manifest, ReviewedRun]:
+def reviewed_images(run: Run, cache: Path, more: Manifest | None = None) -> tuple[Manifest, ReviewedRun]:
     """The images of a reviewed run, and more of them, with what was accepted as labels and without what was rejected.
 
-    Labels and truths of `more` that are names of categories become their ids.
+    An image whose file is not what it was is left out: the reviewer did not see it. Labels and truths of `more` that are
+    names of categories become their ids.
     """
     review = read_review(run.folder)
     status = {image: review.status(image) for image in review.images}
@@ -103,7 +107,13 @@ def reviewed_images(run: Run, more: Manifest | None = None) -> tuple[Manifest, R
         )
     labels = {image: review.category[image] for image in review.images if status[image] == ACCEPTED}
     out = {image for image in review.images if status[image] == REJECTED}
-    found = relabelled(run.manifest, labels, out, _ids(review), more)
+    reasons = unusable_images(run, range(len(run.manifest)), cache)
+    gone = {str(path): why for path, why in zip(run.manifest.paths, reasons, strict=True) if why}
+    found = relabelled(run.manifest, labels, out, _ids(review), more, gone)
+    if gone:
+        say(
+            f"left out, because they are not what {run.folder} was trained on: {', '.join(list(gone)[:NAMED])}{_rest(gone)}"
+        )
     before = _before(run, review, status)
     _tell(run, found, before)
     return found, before
@@ -119,6 +129,10 @@ def continued_config(run: Run, manifest: Manifest) -> Config:
     config = replace(config, start=str(run.folder.absolute()), start_sha256=None, k=k, prune=False)
     share = {"detector": {"labelled_fraction": None}}  # it was that of the first run's labels
     return configuration.override(config, configuration.fitted(config, share, "--from"), "--from")
+
+
+def _rest(gone: Mapping[str, str]) -> str:
+    return f" and {len(gone) - NAMED} more" if len(gone) > NAMED else ""
 
 
 def _ids(review: Review) -> dict[str, str]:

@@ -136,7 +136,7 @@ def compute(run: Path, cache: Path) -> Path:
         found = features(setup.network, setup.tokens.centre(np.arange(len(there))))
         return torch.nn.functional.normalize(found.float().cpu(), dim=1)
 
-    there, found = of_readable(opened, ask)
+    there, found = of_readable(opened, cache, ask)
     if not len(there):
         raise DataError("none of the images can be read")
     products = (found.double().T @ found.double()).numpy()  # not centred, so that cosines stay cosines
