@@ -78,7 +78,10 @@ def _image_below(file: Path, folder: Path) -> bool:
 
 
 def open_page(url: str) -> None:
-    """Open a page in the browser if there is a screen and standard output is a terminal."""
+    """Open a page in the browser if there is a screen and standard output is a terminal.
+
+    url: it becomes an argument of the browser's command line, which every user of the machine can read.
+    """
     screen = sys.platform in ("darwin", "win32") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
     if screen and sys.stdout.isatty():
         import webbrowser
