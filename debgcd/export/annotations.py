@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from debgcd.system.files import write_json, write_text
 from debgcd.system.progress import progress, say
 
 Size = tuple[int, int]  # width, height
+NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def write_coco(run: Run, out: Path) -> None:
@@ -69,9 +71,14 @@ def setup_of(out: Path) -> Path:
 
 def _setup(names: list[str], boxes: bool) -> str:
     control, each = ("RectangleLabels", "Label") if boxes else ("Choices", "Choice")
-    choices = "".join(f"    <{each} value={quoteattr(name)}/>\n" for name in names)
+    choices = "".join(f"    <{each} value={quoteattr(_label(name))}/>\n" for name in names)
     image = '  <Image name="image" value="$image"/>\n'
     return f'<View>\n{image}  <{control} name="category" toName="image">\n{choices}  </{control}>\n</View>\n'
+
+
+def _label(name: str) -> str:
+    """A category's name as Label Studio knows it: no XML can hold control characters."""
+    return NO_XML.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), name)
 
 
 def _files(found: list[Item]) -> Iterator[tuple[Path, Size, list[Item]]]:
@@ -111,7 +118,7 @@ def _task(item: Item) -> dict[str, Any]:
         "type": "choices",
         "from_name": "category",
         "to_name": "image",
-        "value": {"choices": [item.category.name]},
+        "value": {"choices": [_label(item.category.name)]},
     }
     data: dict[str, Any] = {"image": _address(item.path), "id": item.category.id}
     if item.row is None:
@@ -149,6 +156,6 @@ def _rectangle(item: Item, size: Size) -> dict[str, Any]:
         "to_name": "image",
         "original_width": width,
         "original_height": height,
-        "value": place | {"rotation": 0, "rectanglelabels": [item.category.name]},
+        "value": place | {"rotation": 0, "rectanglelabels": [_label(item.category.name)]},
     }
     return region | ({} if item.confidence is None else {"score": item.confidence})

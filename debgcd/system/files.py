@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -238,6 +239,36 @@ def turn(folder: Path, key: str | None, on_wait: Callable[[bool], None]) -> Iter
 
     All keys share one lock file and lock one byte each, so lock files do not pile up.
     """
+    place = os.path.realpath(folder), key
+    with _alone(place, on_wait), _turn_of_process(folder, key, on_wait):
+        yield
+
+
+_held: set[tuple[str, str | None]] = set()  # by threads of this process
+_changing = threading.Lock()
+
+
+@contextmanager
+def _alone(place: tuple[str, str | None], on_wait: Callable[[bool], None]) -> Iterator[None]:
+    """One thread at a time: the system's locks are of a process, and the first to close the lock file would end them all."""
+    first = True
+    while True:
+        with _changing:
+            if place not in _held:
+                _held.add(place)
+                break
+        on_wait(first)
+        first = False
+        time.sleep(0.05)
+    try:
+        yield
+    finally:
+        with _changing:
+            _held.discard(place)
+
+
+@contextmanager
+def _turn_of_process(folder: Path, key: str | None, on_wait: Callable[[bool], None]) -> Iterator[None]:
     try:
         import fcntl
     except ImportError:  # this system has no such locks

@@ -26,10 +26,13 @@ from tiers import tiered
 
 from debgcd.cli import main
 from debgcd.commands.export import FILES
+from debgcd.config.schema import ViewsConfig
+from debgcd.data.loader import from_files
 from debgcd.data.sources import read_manifest
+from debgcd.data.views import CENTRE, PLAIN
 from debgcd.errors import DebgcdError
 from debgcd.export.items import Names
-from debgcd.export.onnx import VOTE, Whole, _compare
+from debgcd.export.onnx import SAMPLE, VOTE, Whole, _compare
 from debgcd.methods.uno import BestHead, UNOHeadOptions, UNOHeads
 from debgcd.model.prompts import PromptedViT
 from debgcd.novelty.vote import BLOCK
@@ -328,3 +331,38 @@ def test_an_export_of_which_nothing_is_left(command: Command, swapped: tuple[Pat
         path.unlink()
     said = command("export", run, "--to", "folders", "-o", tmp_path / "out")
     assert said.code == 3 and "no image of the run is still what it was" in said.err and not (tmp_path / "out").exists()
+
+
+DEEP = {
+    "16 bits": Image.fromarray((np.linspace(0, 1, 60 * 90).reshape(60, 90) * 20_000).astype(np.uint16)),
+    "transparent": Image.fromarray(np.dstack([np.full((60, 90, 3), 40), np.tile(np.arange(90), (60, 1))]).astype(np.uint8)),
+    "grey and transparent": Image.fromarray(np.dstack([np.full((60, 90), 9), np.full((60, 90), 80)]).astype(np.uint8)),
+    "palette": Image.fromarray(np.full((60, 90, 3), (210, 60, 50), np.uint8)).quantize(4),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", DEEP)
+def test_the_onnx_sample_prepares_pixels_as_predict_does(tmp_path: Path, kind: str) -> None:
+    scope: dict[str, Any] = {"__name__": "sample"}
+    exec(compile(SAMPLE.read_text("utf-8"), str(SAMPLE), "exec"), scope)
+    DEEP[kind].save(tmp_path / "image.png")
+    views = ViewsConfig(size=32, resize=36)
+    ours = from_files([tmp_path / "image.png"], views)[0, CENTRE, (PLAIN,)]
+    assert isinstance(ours, torch.Tensor)
+    theirs = scope["prepare"](str(tmp_path / "image.png"), 36, 32)
+    assert np.abs(theirs.astype(int) - ours[0].numpy()).max() <= 2
+
+
+def test_label_studio_s_setup_is_xml_whatever_a_class_is_called(
+    command: Command, shared_folder: Path, tmp_path: Path
+) -> None:
+    images = shutil.copytree(shared_folder, tmp_path / "images")
+    (images / "labelled" / "cat").rename(images / "labelled" / "c\x07a\x1bt\ufffe")
+    assert main(train_arguments(images, tmp_path / "run", "--method", "kmeans")) == 0
+    assert command("export", tmp_path / "run", "--to", "labelstudio", "-o", tmp_path / "ls.json").code == 0
+    setup = ElementTree.parse(tmp_path / "ls_setup.xml")
+    names = {choice.get("value") for choice in setup.iterfind("Choices/Choice")}
+    assert r"c\x07a\x1bt\ufffe" in names
+    tasks = json.loads((tmp_path / "ls.json").read_text("utf-8"))
+    said = [part for task in tasks for part in (*task.get("annotations", []), *task.get("predictions", []))]
+    assert {choice for one in said for choice in one["result"][0]["value"]["choices"]} <= names
