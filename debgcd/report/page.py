@@ -204,6 +204,8 @@ def _cards(look: Look) -> list[tuple[str, object, str]]:
 def _warnings(look: Look, data: dict[str, Any]) -> list[str]:
     found = []
     health = read_health(look.run)
+    if health is not None:
+        found += [f"{warning[0].upper()}{warning[1:]}." for warning in health.get("labels", [])]
     if health is not None and health["problem"]:
         kept = health["kept_step"]
         back = "" if kept is None else f" The model is that of step {kept}, the best seen."
