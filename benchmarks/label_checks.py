@@ -129,7 +129,7 @@ def table(found: list[dict[str, Any]]) -> str:
         f"\n\nOf {len(found)} draws, those with the warning. Where wrong labels were expected of the 30 %, {said} in all were expected "
         f"and {true} were wrong. Frozen lite0; digits and CIFAR-10 have too few pixels to be unsharp. Thresholds were chosen on these "
         f"draws.\nMeasured {facts()['date']} by `benchmarks/label_checks.py`; the counts are in "
-        "[benchmarks/results/label_checks.json](benchmarks/results/label_checks.json)."
+        "[benchmarks/results/label_checks.json](../benchmarks/results/label_checks.json)."
     )
 
 

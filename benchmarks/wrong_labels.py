@@ -20,7 +20,7 @@ from estimate_k import lite_features
 from grid import images_of, write_between
 
 from debgcd.data.manifest import Manifest
-from debgcd.novelty.suspicious_labels import CLEARLY, doubts
+from debgcd.novelty.suspicious_labels import CLEARLY, suspicious_labels
 from debgcd.system.machine import cache_folder, facts
 from debgcd.system.progress import say
 
@@ -67,7 +67,7 @@ def found(feature: torch.Tensor, label: torch.Tensor) -> dict[str, Any]:
         wrong = torch.from_numpy(random.choice(len(label), max(1, round(WRONG * len(label))), replace=False))
         given = label.clone()
         given[wrong] = (label[wrong] + torch.from_numpy(random.integers(1, classes, len(wrong)))) % classes
-        other, clearly = doubts(feature, given)
+        other, clearly = suspicious_labels(feature, given)
         listed = clearly >= CLEARLY
         counts["wrong"] += len(wrong)
         counts["listed"] += int(listed.sum())

@@ -15,7 +15,7 @@ from debgcd.config.schema import Config
 from debgcd.data.manifest import Manifest, lost_classes
 from debgcd.data.scan import scan
 from debgcd.errors import DebgcdError
-from debgcd.novelty.suspicious_labels import CLEARLY, check_labels, doubts, shares_of_labels
+from debgcd.novelty.suspicious_labels import CLEARLY, check_labels, shares_of_labels, suspicious_labels
 from debgcd.novelty.vote import UNEVEN
 from debgcd.run.model_folder import views_label
 from debgcd.system.machine import cache_folder
@@ -51,7 +51,7 @@ class Doubt:
     file: str
     label: str
     neighbours: str  # the label that most of the nearest labelled images have
-    certainty: float  # 0..1, see `doubts`
+    certainty: float  # 0..1, see `suspicious_labels`
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ def doubtful_labels(manifest: Manifest, features: Tensor) -> list[Doubt]:
     """The labels that look wrong, the clearest first, by frozen features of the training images (N, width)."""
     label, group = torch.from_numpy(manifest.training_labels), torch.from_numpy(manifest.training_groups)
     labelled = label >= 0
-    other, certainty = doubts(features[labelled], label[labelled], group[labelled])
+    other, certainty = suspicious_labels(features[labelled], label[labelled], group[labelled])
     found = [
         Doubt(str(manifest.paths[row]), manifest.labels[row] or "", manifest.classes[one], round(sure, 3))
         for row, one, sure in zip(

@@ -32,8 +32,8 @@ examples:
   debgcd train --benchmark cub --root data/       a published data set with its published split (see debgcd fetch)
   debgcd evaluate runs/photos                     accuracy on images whose true class is known
   debgcd predict runs/photos more/ -o out.csv     assign new images to the categories
-  debgcd report runs/photos                       the run's report again: a page to look at and to send
-  debgcd review runs/photos                       look through it in a page: select, name, merge, split, undo
+  debgcd report runs/photos                       write the run's report again: one page, to open or to send
+  debgcd review runs/photos                       review the categories in a page: select, name, merge, split, undo
   debgcd name runs/photos new-03=lynx              names for categories; new-04+new-07=fox merges two
   debgcd train --from runs/photos -o runs/again   train again with these names as labels
   debgcd export runs/photos --to folders -o out/  the images in folders by category; also csv, coco, onnx, ...
@@ -52,13 +52,14 @@ PATH_ERRORS |= {errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, e
 COMMANDS = {name: name for name in ("demo", "check", "fetch", "config", "methods")}
 COMMANDS |= {"estimate-k": "estimate_k", "train": "train", "resume": "train"}
 COMMANDS |= {name: name for name in ("evaluate", "predict", "report", "review", "name", "export", "reproduce", "bench")}
-RANKED = {"train", "resume", "evaluate", "predict", "reproduce"}  # work on several ranks
+# Commands that share their work among ranks; any other one runs on rank 0 alone.
+RANKED = {"train", "resume", "evaluate", "predict", "reproduce"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; the exit code is 0, 2 for a wrong call, 3 for unusable data, 130 after Ctrl-C or SIGTERM."""
-    # Read when torch is loaded. Waiting without spinning costs little on an idle machine, and training is much faster on a
-    # busy one, where another program occupies a core.
+    # torch reads this variable when it is loaded. Threads that wait without spinning cost little on an idle machine, and
+    # make training much faster on one where another program occupies a core.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     _prepare_streams()
     words = sys.argv[1:] if arguments is None else [str(word) for word in arguments]
@@ -67,10 +68,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not hasattr(options, "command"):
         parser.print_help()
         return 0
-    if not _has_working_directory():  # numerical libraries abort without one
+    # numerical libraries abort without a working directory
+    if not _has_working_directory():
         return _complain("the working directory was deleted; change to a folder that exists", DataError.exit_code)
     try:
-        if options.named not in RANKED:  # rank 0 runs it alone
+        if options.command_name not in RANKED:
             return 0 if distributed.launched() and os.environ["RANK"] != "0" else _run(options)
         with distributed.joined():
             return _run(options)
@@ -79,42 +81,45 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    """Run the command, report its error if it has one, and return the exit code."""
+    """Run the command, print the message of an error, and return the exit code."""
     with _termination_as_interrupt():
         try:
             with _ignore_sigterm_after_an_error(), _print_on_rank0():
                 distributed.require_same_code()
                 options.command(options)
-                sys.stdout.flush()  # an error in writing must be raised while it can be reported
+                # a write error must be raised where it can be reported
+                sys.stdout.flush()
                 distributed.barrier()
             return 0
         except DebgcdError as error:
             advice = _how_to_continue(options) if isinstance(error, distributed.Lost) else ""
             return _complain(_sentence(error, options) + advice, error.exit_code)
         except KeyboardInterrupt:
-            advice = "; to start again, repeat the command" if options.named == "train" else ""
+            advice = "; to start again, repeat the command" if options.command_name == "train" else ""
             return _complain(f"stopped{_how_to_continue(options) or advice}", 130)
         except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader is gone; print nothing at exit
+            # the reader is gone: print nothing at exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 128 + signal.SIGPIPE
         except OSError as error:
             if error.errno not in WRITE_ERRORS | PATH_ERRORS:
-                distributed.failed()
+                distributed.announce_failure()
                 raise
             where = f" {error.filename}" if error.filename else ""
-            if error.filename is None and error.errno in WRITE_ERRORS:  # errors of our own files carry their names
+            # an error in one of our own files has its name, so without a name it is standard output
+            if error.filename is None and error.errno in WRITE_ERRORS:
                 where = " standard output"
                 sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (nothing is left to be written at exit)
             return _complain(
                 f"cannot use{where}: {error.strerror}; {_advice(error, options)}{_how_to_continue(options)}", 3
             )
         except BaseException:
-            distributed.failed()
+            distributed.announce_failure()
             raise
 
 
 def _sentence(error: DebgcdError, options: argparse.Namespace) -> str:
-    """The error's message, with the flag that changes the setting it is about if this command has that flag."""
+    """The error's message. If this command has a flag for the setting at fault, the message names the flag."""
     if error.setting is None or not hasattr(options, error.setting):
         return str(error)
     return error.with_flag("-o" if error.setting == "out" else f"--{error.setting}")
@@ -154,7 +159,7 @@ def _termination_as_interrupt() -> Iterator[None]:
 
 @contextmanager
 def _ignore_sigterm_after_an_error() -> Iterator[None]:
-    """After an error, ignore SIGTERM so that the error is printed: a launcher sends it to all ranks once one has failed."""
+    """After an error, ignore SIGTERM so that the error is printed: a launcher sends SIGTERM to all ranks once one has failed."""
     try:
         yield
     except BaseException:
@@ -183,7 +188,7 @@ def _has_working_directory() -> bool:
 
 def _complain(text: str, code: int) -> int:
     """Print an error message and return the exit code; if several ranks fail, only the first one prints."""
-    if distributed.failed():
+    if distributed.announce_failure():
         origin = (
             f"rank {distributed.rank()} on {socket.gethostname()}: " if distributed.rank() and code in (2, 3) else ""
         )
@@ -192,37 +197,40 @@ def _complain(text: str, code: int) -> int:
 
 
 def _advice(error: OSError, options: argparse.Namespace) -> str:
-    """What to do about an OSError: freeing space helps only if the disk is full, and the cache has its own option."""
+    """The advice that ends the message of an OSError: freeing space helps only on a full disk; the cache has its own option."""
     from debgcd.system.files import FULL
     from debgcd.system.machine import cache_folder
 
     free_space = "free some space or " if error.errno in FULL else ""
     path = Path(os.path.abspath(error.filename)) if isinstance(error.filename, str) else Path("/")
-    with suppress(UsageError):  # no home folder, so no cache either
+    with suppress(UsageError):
+        # without a home folder there is no cache folder
         if hasattr(options, "bank") and path.is_relative_to(os.path.abspath(cache_folder(options.cache))):
             return f"{free_space}choose another cache folder with --cache, or do without the view bank (--bank off)"
     return f"{free_space}choose another place"
 
 
 def _how_to_continue(options: argparse.Namespace) -> str:
-    """The command that continues what was interrupted; empty if nothing was begun."""
-    if options.named in ("demo", "fetch", "reproduce"):
+    """The end of a message, with the command that continues the interrupted work; empty if there is nothing to continue."""
+    if options.command_name in ("demo", "fetch", "reproduce"):
         return "; to continue, repeat the command"
-    option = {"train": "out", "resume": "run"}.get(options.named)
+    option = {"train": "out", "resume": "run"}.get(options.command_name)
     folder: Path | None = getattr(options, option) if option else None
-    begun = folder is not None and os.path.exists(folder / "config.yaml")  # Path.exists raises if the name is too long
+    # not Path.exists, which raises if the name is too long
+    begun = folder is not None and os.path.exists(folder / "config.yaml")
     return f"; to continue: debgcd resume {folder}" if begun else ""
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> Any:
         if distributed.launched() and os.environ["RANK"] != "0":
-            raise SystemExit(UsageError.exit_code)  # all ranks have the same command line; rank 0 prints
+            # all ranks have the same command line, and rank 0 prints the error
+            raise SystemExit(UsageError.exit_code)
         raise SystemExit(_complain(f"{message}; see {self.prog} --help", UsageError.exit_code))
 
 
 def _parser(command: str | None = None) -> argparse.ArgumentParser:
-    """The parser for this command, importing only its file; for all commands if there is none of that name."""
+    """The parser for one command, for which only that command's file is imported; for all commands if the name is unknown."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = _Parser(
         prog="debgcd",
@@ -232,7 +240,7 @@ def _parser(command: str | None = None) -> argparse.ArgumentParser:
         formatter_class=raw,
     )
     parser.add_argument("--version", action="version", version=f"debgcd {__version__}")
-    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", dest="named")
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command_name")
     for file in [COMMANDS[command]] if command in COMMANDS else dict.fromkeys(COMMANDS.values()):
         importlib.import_module(f"debgcd.commands.{file}").add(subparsers)
     return parser

@@ -25,7 +25,7 @@ from debgcd.data.python_inputs import given_column, given_images
 from debgcd.errors import UsageError
 from debgcd.infer import predict as prediction
 from debgcd.review.log import Log, changed, outcome
-from debgcd.run.categories import Category, find, living
+from debgcd.run.categories import Category, find, merged_numbers
 from debgcd.run.directory import new_run, require_new
 from debgcd.run.model_folder import LABELS, Label, Model, save_model
 from debgcd.run.predictions import Prediction, rows_of
@@ -121,7 +121,7 @@ class Discoverer(BaseEstimator):
 
     def predict(self, X: Images) -> NDArray[np.int64]:
         """The category of each image, (N,); -1 for a file that cannot be used."""
-        now = np.array(living(self.categories_))
+        now = np.array(merged_numbers(self.categories_))
         return self._each(X, lambda usable: now[prediction.ask(self._fitted(), usable).category], fill=-1)
 
     def predict_labels(self, X: Images) -> NDArray[Any]:
@@ -137,7 +137,7 @@ class Discoverer(BaseEstimator):
 
         One that was merged into another has none: the other has both.
         """
-        now = np.eye(len(self.categories_), dtype=np.float32)[living(self.categories_)]
+        now = np.eye(len(self.categories_), dtype=np.float32)[merged_numbers(self.categories_)]
         return self._each(X, lambda usable: prediction.ask_all(self._fitted(), usable) @ now, fill=np.nan)
 
     def transform(self, X: Images) -> NDArray[np.float32]:

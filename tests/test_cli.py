@@ -373,7 +373,7 @@ def test_a_run_ends_with_a_table_in_plain_words(train: Train, shared_csv: Path, 
 
 
 def test_long_names_and_many_files_fit_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
-    from debgcd.commands.output import print_found
+    from debgcd.commands.output import print_summary
     from debgcd.novelty.base import NoveltyThreshold
     from debgcd.run.categories import categories
 
@@ -383,7 +383,7 @@ def test_long_names_and_many_files_fit_80_columns(capsys: pytest.CaptureFixture[
         for i in range(80)
     ]
     health = {"healthy": False, "problem": "it went wrong", "kept_step": 0}
-    print_found(rows, found, NoveltyThreshold(0.5, 0.001, 0.2), {}, health)
+    print_summary(rows, found, NoveltyThreshold(0.5, 0.001, 0.2), {}, health)
     out = capsys.readouterr().out
     lines = out.splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("category"))

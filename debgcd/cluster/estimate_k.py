@@ -15,10 +15,11 @@ from torch.nn.functional import normalize
 
 from debgcd.cluster.consensus import LEVEL, believe, steps
 from debgcd.cluster.kmeans import kmeans
-from debgcd.cluster.prototypes import AXES, principal
+from debgcd.cluster.prototypes import principal
 from debgcd.cluster.ward import ward
 from debgcd.data.sampler import stream_seed
 from debgcd.errors import DataError, UsageError
+from debgcd.model.heads import AXES
 
 Way = Literal["consensus", "ward", "brent"]
 Progress = Callable[[int, int], None]

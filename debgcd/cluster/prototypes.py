@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from debgcd.cluster.kmeans import kmeans
-from debgcd.novelty.vote import AXES, principal_axes
+from debgcd.model.heads import AXES
+from debgcd.novelty.vote import principal_axes
 
 SHRINKAGE = 0.2  # towards a spherical covariance: often there are fewer labelled points than pairs of axes
 
@@ -22,7 +23,6 @@ def prototypes(
     label: Tensor,
     k: int,
     *,
-    new: Tensor | None = None,
     seed: int = 0,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Tensor:
@@ -30,27 +30,22 @@ def prototypes(
 
     Only the first principal axes are clustered: on the noise of the others, restarts end in very different clusterings.
     They are whitened, because variation within a class does not tell classes apart.
-
-    new: (N,) bool, the unlabelled images that look new. With it, a known class starts at the mean of its labelled images, and
-    new classes start at clusters of those images. Otherwise a new class next to a known one is absorbed by it.
     """
-    unit = normalize(features, dim=1)
     points = normalize(whiten(principal(features, AXES), label), dim=1)
-    known = int(label.max()) + 1
-    if (
-        new is not None
-        and int(new.sum()) >= k - known > 0
-        and (torch.bincount(label[label >= 0], minlength=known) > 0).all()
-    ):
-        free = torch.full_like(label[new], -1)
-        clusters = kmeans(points[new], free, k - known, seed=seed, on_progress=on_progress).assignment
-        found = label.masked_scatter(new, known + clusters)
-    else:
-        found = kmeans(points, label, k, seed=seed, on_progress=on_progress).assignment
-    found = torch.where(found < 0, k, found)  # points without a cluster go to an extra row, which is dropped
-    sums = torch.zeros(k + 1, features.shape[1], dtype=unit.dtype, device=unit.device).index_add_(0, found, unit)[:k]
-    empty = torch.bincount(found, minlength=k)[:k] == 0  # fewer free points than clusters
-    sums[empty] = unit[: int(empty.sum())]  # the gradient of a zero prototype would be unbounded
+    return class_means(
+        normalize(features, dim=1), kmeans(points, label, k, seed=seed, on_progress=on_progress).assignment, k
+    )
+
+
+def class_means(unit: Tensor, category: Tensor, k: int) -> Tensor:
+    """The unit-length mean of each category's rows: unit (N, d), category (N,), -1 for none -> (K, d).
+
+    A category without rows gets one of the first rows, because the gradient of a zero prototype would be unbounded.
+    """
+    category = torch.where(category < 0, k, category)  # an extra category, which is dropped
+    sums = torch.zeros(k + 1, unit.shape[1], dtype=unit.dtype, device=unit.device).index_add_(0, category, unit)[:k]
+    empty = torch.bincount(category, minlength=k)[:k] == 0
+    sums[empty] = unit[: int(empty.sum())]
     return normalize(sums, dim=1)
 
 
@@ -61,20 +56,28 @@ def principal(points: Tensor, axes: int) -> Tensor:
 
 
 def whiten(points: Tensor, label: Tensor) -> Tensor:
-    """Whiten by the covariance within known classes: points (N, d), label (N,) with -1 for none -> (N, d).
+    """Whiten by the covariance within known classes: points (N, d), label (N,) with -1 for none -> (N, d)."""
+    matrix = whitening(points, label)
+    return points if matrix is None else (points.double() @ matrix).to(points.dtype)
+
+
+def whitening(points: Tensor, label: Tensor) -> Tensor | None:
+    """The matrix (d, d), float64, that whitens points (N, d) by their covariance within known classes; label (N,).
 
     A direction in which images of one class differ a lot tells little about classes, known or new, and is shortened.
-    Unless some class has two labelled points, the covariance is unknown and the points are returned unchanged.
+    None if the covariance is unknown, because no class has two labelled points.
     """
     y, known = label[label >= 0], points[label >= 0].double()
     count = torch.bincount(y)
     sums = torch.zeros(len(count), points.shape[1], dtype=known.dtype, device=known.device).index_add_(0, y, known)
     residual = known - (sums / count.clamp_min(1)[:, None])[y]
-    freedom = int((count - 1).clamp_min(0).sum())  # each class mean costs one degree
+    # each class mean costs one degree of freedom
+    freedom = int((count - 1).clamp_min(0).sum())
     covariance = residual.T @ residual / max(1, freedom)
     variance = covariance.diagonal().mean()
-    if not freedom or variance <= 1e-12 * points.double().square().mean():  # copies of one image in each class
-        return points
+    # copies of one image in each class have no variance
+    if not freedom or variance <= 1e-12 * points.double().square().mean():
+        return None
     spherical = variance * torch.eye(len(covariance), dtype=covariance.dtype, device=covariance.device)
     values, vectors = torch.linalg.eigh((1 - SHRINKAGE) * covariance + SHRINKAGE * spherical)
-    return (points.double() @ (vectors / values.sqrt()) @ vectors.T).to(points.dtype)
+    return (vectors / values.sqrt()) @ vectors.T

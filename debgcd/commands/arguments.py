@@ -69,14 +69,14 @@ def add_source(parser: argparse.ArgumentParser, or_run: bool = False) -> None:
 class Source:
     """The images that a command works on."""
 
-    name: str
-    folder: Path  # or file
+    name: str  # the default run directory is runs/<name>
+    folder: Path  # the user's folder or file, or the benchmark's folder
     manifest: Manifest
     benchmark: Benchmark | None  # None for the user's own images
 
 
 def read_source(options: argparse.Namespace) -> Source:
-    """PATH or the benchmark, whichever was given."""
+    """Read the images of PATH or of the benchmark, whichever was given."""
     if options.benchmark is None:
         if options.path is None:
             raise UsageError("no images given; give PATH, or --benchmark NAME --root DIR")
@@ -159,16 +159,17 @@ def add_run_options(parser: argparse.ArgumentParser, cache_alone: bool = False) 
     add_feature_options(parser, cache_alone)
 
 
-def configured(options: argparse.Namespace, source: Source, start: Config | None = None) -> Config:
+def configured(options: argparse.Namespace, source: Source, continued: Config | None = None) -> Config:
     """The configuration of a run: preset, quality, method, benchmark and backbone, overridden by K, --config, options and --set in turn.
 
-    start: the configuration of a reviewed run (--from), which then takes the place of preset, benchmark and backbone.
+    continued: with --from, the configuration of the reviewed run, which replaces preset, benchmark and backbone.
     """
     from debgcd import config as configuration
 
     given = [] if options.config is None else [(configuration.read_yaml(options.config), str(options.config))]
     last = [(configuration.assignment(text), f"--set {text}") for text in options.set]
-    method = getattr(options, "method", None)  # not every command trains
+    # not every command trains
+    method = getattr(options, "method", None)
     named = [values.pop("method") for values, _ in (*given, ({"method": method}, ""), *last) if values.get("method")]
     for values, where in (*given, *last):
         for first in ("preset", "quality"):
@@ -177,9 +178,9 @@ def configured(options: argparse.Namespace, source: Source, start: Config | None
                     f"{where}: the {first} is chosen with --{first}, because it comes before all other values"
                 )
     facts = None if source.benchmark is None else source.benchmark.facts
-    if start is not None:
-        name = start.preset
-        config = configuration.override(start, {"method": str(named[-1])} if named else {}, "--method")
+    if continued is not None:
+        name = continued.preset
+        config = configuration.override(continued, {"method": str(named[-1])} if named else {}, "--method")
     else:
         name = options.preset
         if name is None:
@@ -192,11 +193,10 @@ def configured(options: argparse.Namespace, source: Source, start: Config | None
         )
     backbone = None if options.backbone is None else config.backbone.name  # an option overrides --config
     start_run = getattr(options, "start", None)
-    if (
-        start_run is not None
-    ):  # that run decides these; if the user gives one too, the two must agree (`plan.make_plan`)
-        open_ = {"backbone": {"name": None}, "views": {"size": "auto", "resize": "auto"}}
-        config = configuration.override(config, open_, "--start")
+    if start_run is not None:
+        # that run decides these values; one that the user gives as well must agree (`plan.make_plan`)
+        undecided = {"backbone": {"name": None}, "views": {"size": "auto", "resize": "auto"}}
+        config = configuration.override(config, undecided, "--start")
     if facts is not None:
         if config.preset != name:
             from debgcd.system.progress import say
@@ -220,7 +220,8 @@ def configured(options: argparse.Namespace, source: Source, start: Config | None
     values = {"seed": options.seed} if options.seed is not None else {}
     values |= {"start": os.path.abspath(start_run)} if start_run is not None else {}
     if epochs is not None and METHODS[config.method].first is not None:
-        values["first"] = {"epochs": None, "steps": None}  # as long as the second stage
+        # the first stage is as long as the second
+        values["first"] = {"epochs": None, "steps": None}
     values |= getattr(options, "k", None) or {}
     for name, section in sections.items():
         section = {key: value for key, value in section.items() if value is not None or key == "steps"}
@@ -229,7 +230,7 @@ def configured(options: argparse.Namespace, source: Source, start: Config | None
 
 
 def absolute(path: str | None) -> str | None:
-    """A path made independent of the working directory."""
+    """The absolute path; None stays None."""
     return None if path is None else os.path.abspath(path)
 
 

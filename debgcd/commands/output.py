@@ -94,14 +94,14 @@ CATEGORIES_LISTED = 30  # in the table at the end of a run
 MISLEADING_GAP = 0.1  # accuracy on Old by class name minus accuracy by matching, above which a note is printed
 
 
-def print_found(
+def print_summary(
     rows: Sequence[Prediction],
     categories: Sequence[Category],
     novel: NoveltyThreshold | None,
     scores: dict[str, Any],
     health: dict[str, Any] | None,
 ) -> None:
-    """What a run found, in plain words: its categories, how many images look new, whether it is healthy."""
+    """Print the summary of a run: its categories, how many images look new, accuracy, and whether it is healthy."""
     members = defaultdict(list)
     for row in rows:
         members[row["category"]].append(row)
@@ -117,10 +117,10 @@ def print_found(
     lines = []
     for each in (new + known)[:CATEGORIES_LISTED]:
         images = sorted(members[each.category], key=lambda row: -row["confidence"])
-        sure = sum(row["confidence"] for row in images) / len(images)
+        confidence = sum(row["confidence"] for row in images) / len(images)
         files = [Path(row["path"].partition("#xywh=")[0]).stem for row in images[:3]]
         kind = "known" if each.known else "new"
-        lines.append([each.name, kind, str(len(images)), f"{100 * sure:.0f} %", *files, *[""] * (3 - len(files))])
+        lines.append([each.name, kind, str(len(images)), f"{100 * confidence:.0f} %", *files, *[""] * (3 - len(files))])
     print()
     short_table(["category", "", "images", "sure", "examples", "", ""], lines)
     if len(used) > CATEGORIES_LISTED:
@@ -145,7 +145,7 @@ def _count(number: int, singular: str, plural: str) -> str:
 
 
 def _errors(novel: NoveltyThreshold) -> str:
-    """How often `looks_new` is expected to be wrong."""
+    """A phrase with the expected error rates of `looks_new`."""
     text = f"expected errors: {_share(novel.error_known)} of the known images"
     return text if novel.error_new is None else f"{text}, {_share(novel.error_new)} of the new ones"
 
@@ -155,7 +155,7 @@ def _share(value: float) -> str:
 
 
 def print_accuracy(scores: dict[str, Any]) -> None:
-    """One line per split with truth: how many images are in the right category."""
+    """Print the accuracy on each split whose truth is known."""
     names = {"unlabelled": "unlabelled images", "reviewed": "unlabelled images after the review", "test": "test images"}
     for part, name in names.items():
         if part in scores:
@@ -168,7 +168,7 @@ def print_accuracy(scores: dict[str, Any]) -> None:
 
 
 def print_scores(scores: dict[str, Any]) -> None:
-    """One row per classifier and split; a note if the column Old hides that known classes were recognised."""
+    """Print a table with a row per classifier and split; and a note if Old understates how many old images got their class."""
     rows, hidden = [], []
     for part in ("unlabelled", "reviewed", "test"):
         for classifier in ("gcd", "debiased"):
@@ -181,7 +181,8 @@ def print_scores(scores: dict[str, Any]) -> None:
             values += [measured["balanced"], measured["nmi"], measured["ari"], auroc]
             values += [errors[name] for name in ("true_old", "false_new", "false_old", "true_new")]
             rows.append([part, classifier, str(measured["images"]), *map(percent, values)])
-            old, named = accuracy["old"], measured.get("named")  # missing from an older evaluation.json
+            # an older evaluation.json has no `named`
+            old, named = accuracy["old"], measured.get("named")
             if old is not None and named is not None and named - old > MISLEADING_GAP:
                 hidden.append(f"{percent(named)} % ({part}, {classifier})")
     names = ["images", "All", "Old", "New", "balanced", "NMI", "ARI", "AUROC"]

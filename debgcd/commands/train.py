@@ -16,7 +16,7 @@ from debgcd.commands.arguments import (
     configured,
     read_source,
 )
-from debgcd.commands.output import print_found
+from debgcd.commands.output import print_summary
 from debgcd.commands.report import add_no_report, report_at_the_end
 from debgcd.errors import UsageError
 from debgcd.system import distributed
@@ -40,7 +40,7 @@ def add(subparsers: Subparsers) -> None:
     add_source(parser)
     parser.add_argument(
         "--from",
-        dest="again",
+        dest="reviewed",
         type=Path,
         metavar="RUN",
         help="train again with what was named, accepted and rejected in RUN; PATH, if given, has more images",
@@ -72,29 +72,29 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
 def train(options: argparse.Namespace) -> None:
     """`debgcd train`."""
     from debgcd.run.directory import begun_by_launcher, require_apart, require_new
-    from debgcd.train import train as story
+    from debgcd.train import train as runs
     from debgcd.train.plan import require_ready
 
-    if options.again is None:
-        source, before, start = read_source(options), None, None
+    if options.reviewed is None:
+        source, reviewed_run, continued = read_source(options), None, None
     else:
-        source, before, start = _reviewed(options)
+        source, reviewed_run, continued = _read_reviewed(options)
     if options.out is None:
         options.out = Path("runs") / source.name
-    config = configured(options, source, start)
+    config = configured(options, source, continued)
     require_ready(source.manifest, config)
     require_apart(options.out, source.folder)
     if distributed.restarted() and distributed.from_rank0(lambda: begun_by_launcher(options.out)):
         # torchrun --max-restarts repeats the command
-        _end(story.resume(options.out, options.verify), options)
+        _print_and_report(runs.resume(options.out, options.verify), options)
         return
     if distributed.rank() == 0:
         require_new(options.out)
-    _end(story.train(source.manifest, config, options.out, options.verify, before), options)
+    _print_and_report(runs.train(source.manifest, config, options.out, options.verify, reviewed_run), options)
 
 
-def _reviewed(options: argparse.Namespace) -> tuple[Source, ReviewedRun, Config]:
-    """The images of a reviewed run, what its reviewer decided, and its configuration, with which training continues."""
+def _read_reviewed(options: argparse.Namespace) -> tuple[Source, ReviewedRun, Config]:
+    """For `--from`: the images, labelled as their reviewer decided; the reviewed run; the configuration to continue with."""
     from debgcd.data.fingerprints import forget_contents
     from debgcd.data.sources import read_manifest
     from debgcd.run.directory import finished_run
@@ -103,44 +103,47 @@ def _reviewed(options: argparse.Namespace) -> tuple[Source, ReviewedRun, Config]
 
     for name in ("benchmark", "root", "split", "start", "preset", "quality", "backbone"):
         if getattr(options, name) is not None:
-            raise UsageError(f"--{name} does not go with --from, which goes on as {options.again} was; leave it out")
-    run = finished_run(options.again)
+            raise UsageError(
+                f"--{name} does not go with --from, which continues {options.reviewed} with its own settings; leave it out"
+            )
+    run = finished_run(options.reviewed)
     more = None if options.path is None else read_manifest(options.path)
     cache = cache_folder(options.cache or run.config.run.cache)
     if options.verify:
         forget_contents(run.manifest.paths, cache)
-    manifest, before = reviewed_images(run, cache, more)
+    manifest, reviewed_run = reviewed_images(run, cache, more)
     source = Source(f"{run.folder.resolve().name}-again", options.path or run.folder, manifest, None)
-    return source, before, continued_config(run, manifest)
+    return source, reviewed_run, continued_config(run, manifest)
 
 
 def resume(options: argparse.Namespace) -> None:
     """`debgcd resume`."""
     from debgcd.run.directory import open_run
-    from debgcd.train import train as story
+    from debgcd.train import train as runs
 
     run = open_run(options.run)
     if not run.finished:
-        _end(story.resume(options.run, options.verify), options)
+        _print_and_report(runs.resume(options.run, options.verify), options)
         return
     print(f"run {escaped(options.run)} has already finished; results: {escaped(run.predictions)}")
-    if not run.report.exists():  # the run was killed before its report was complete
+    # a run killed after predictions.csv has no report
+    if not run.report.exists():
         _report(run, options)
 
 
-def _end(run: Run, options: argparse.Namespace) -> None:
+def _print_and_report(run: Run, options: argparse.Namespace) -> None:
     _print_results(run)
     _report(run, options)
 
 
 def _report(run: Run, options: argparse.Namespace) -> None:
-    """Write the report unless --no-report is given; rank 0 writes it, after the other ranks have ended."""
+    """Write report.html unless --no-report is given, on rank 0 after the other ranks have exited."""
     if not options.no_report and distributed.leave():
         report_at_the_end(run)
 
 
 def _print_results(run: Run) -> None:
-    """Print what a finished run found, and where it is."""
+    """Print the categories of a finished run and the path of its predictions."""
     from debgcd.review.log import reviewed_predictions
     from debgcd.run.model_folder import read_novel
     from debgcd.train.continue_run import describe_fate
@@ -150,7 +153,7 @@ def _print_results(run: Run) -> None:
         return
     rows, categories = reviewed_predictions(run.folder)
     scores = read_evaluation(run) if run.evaluation.exists() else {}
-    print_found(rows, categories, read_novel(run.model), scores, read_health(run))
+    print_summary(rows, categories, read_novel(run.model), scores, read_health(run))
     fates = describe_fate(run, rows, categories)
     if fates:
         print("\nWhat became of the categories of the run before:")

@@ -1,4 +1,4 @@
-"""How long a run is, how far it is, and values that change with it: cosine, line, curve."""
+"""The length and progress of a run, and values that change with progress: cosine, linear, piecewise."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def run_length(schedule: ScheduleConfig, images: int, trains: bool = True) -> Ru
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is: before step `step` of `steps`. With `by` "epoch" nothing changes within an epoch, as in public code."""
+    """The progress of a run before step `step` of `steps`. With by="epoch" it is constant within an epoch, as in public code."""
 
     step: int
     steps: int
@@ -47,13 +47,13 @@ class Progress:
 
     @property
     def share(self) -> float:
-        """From 0 at the start; 1 would be the step, or the epoch, after the last."""
+        """The part of the run that is over: 0 at the first step or epoch, below 1 at the last."""
         return self.epoch / self.epochs if self.by == "epoch" else self.step / self.steps
 
     def of_warmup(self, share: float) -> float:
-        """How much of a warm-up is over that takes this share of the run; more than 1 after its end.
+        """The part that is over of a warm-up over this share of the run; above 1 after its end.
 
-        By epoch the end is reached in the warm-up's last epoch, as by `linspace(start, end, epochs)`.
+        By epoch it is 1 in the warm-up's last epoch, as with `linspace(start, end, epochs)`.
         """
         if self.by == "epoch":
             last = round(share * self.epochs) - 1
@@ -61,23 +61,24 @@ class Progress:
         return self.of_ramp(share)
 
     def of_ramp(self, share: float) -> float:
-        """The same for what reaches its end only in the epoch after, as many ramps of public code do."""
+        """As `of_warmup`, but by epoch it is 1 only in the epoch after the warm-up, as in many ramps of public code."""
         return self.share / share if share else 1.0
 
 
 def cosine(start: float, end: float, progress: float) -> float:
-    """From start to end along half a cosine; beyond 1 it stays at end."""
+    """The value on half a cosine from start (progress 0) to end (1 and above)."""
     return end + (start - end) * (1 + math.cos(math.pi * min(progress, 1.0))) / 2
 
 
 def linear(start: float, end: float, progress: float) -> float:
-    """From start to end along a line; beyond 1 it stays at end."""
+    """The value on a line from start (progress 0) to end (1 and above)."""
     return start + (end - start) * min(progress, 1.0)
 
 
 def piecewise(points: Sequence[tuple[float, float]], progress: float) -> float:
     """The value at `progress` on the lines that join (progress, value) points; flat before the first and after the last."""
-    points = sorted(points, key=lambda point: point[0])  # two points at one place are a jump, in the order given
+    # sorting is stable: two points of equal progress are a jump, in the order given
+    points = sorted(points, key=lambda point: point[0])
     if progress <= points[0][0]:
         return points[0][1]
     for (x0, y0), (x1, y1) in zip(points, points[1:], strict=False):

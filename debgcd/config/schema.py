@@ -169,6 +169,10 @@ class Config:
     model_kept: Literal["last", "best-old"] = option(
         "last", "the paper names none; best-old (public code): best Old accuracy on the test split"
     )
+    answer: Literal["classifier", "settled"] = option(
+        "classifier",
+        "of a method that trains a classifier; settled: a linear head on the features of all images, made at the end",
+    )
     backbone: BackboneConfig = BackboneConfig()
     views: ViewsConfig = ViewsConfig()
     options: Any = None  # the method's own, an instance of its `Options`; written and set as if its fields stood here

@@ -1,4 +1,4 @@
-"""Decoding in worker processes: images in, uint8 views out. Workers hold no randomness; a view is a function of its draw."""
+"""Load the views of batches in worker processes. Workers have no random state: a view is a function of its draw."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from debgcd.data.fingerprints import gone
 from debgcd.data.image.crop import Picture
 from debgcd.data.image.decode import Unusable, decoded
 from debgcd.data.sampler import Draws
-from debgcd.data.views import CENTRE, PLAIN, TWO_PLAIN, CropParams, Kinds, crop_view, random_cuts, resize_short_side
+from debgcd.data.views import CENTRE, PLAIN, TWO_PLAIN, CropParams, Kinds, crop_view, random_crops, resize_short_side
 from debgcd.errors import DataError
 from debgcd.system import distributed
 from debgcd.system.machine import begin_patient_worker, cores
@@ -31,15 +31,15 @@ T = TypeVar("T")
 
 SHARED_MEMORY = re.compile(r"shared memory|/torch_|bus error", re.IGNORECASE)  # in what PyTorch says when it is full
 
-# An item to load: the image's number, the cuts of its views, (V, PARTS), and the kind of each.
+# An item to load: an image's number, the crop parameters of its views, (V, PARTS), and the kind of each view.
 Item = tuple[int, CropParams, Kinds]
 
-# From an image's number to its pixels, (3, h, w) uint8, resized; a DataError if they cannot be had. Workers get a copy.
+# Maps an image's number to its resized pixels, (3, h, w) uint8; raises a DataError if it cannot. Workers get a copy.
 Opener = Callable[[int], Tensor]
 
 
 class Files:
-    """The opener that decodes image files."""
+    """Opens images by decoding their files."""
 
     def __init__(self, paths: Sequence[Picture], views: ViewsConfig):
         self.paths, self.views = paths, views
@@ -54,56 +54,56 @@ class Files:
 
 
 class Images(Dataset[Tensor | str]):
-    """Images by number; an item gives its views, (V, 3, size, size) uint8, or the reason why it cannot.
+    """Maps an item to its views, (V, 3, size, size) uint8, or to the reason why the image cannot be used.
 
-    The reason is returned and not raised: what a worker process raises arrives here as the text of a traceback.
+    The reason is returned and not raised, because an error raised in a worker reaches the main process as a traceback's text.
     """
 
     def __init__(self, opener: Opener, size: int):
         self._opener, self._size = opener, size
 
     def __getitem__(self, item: Item) -> Tensor | str:
-        number, cuts, kinds = item
+        number, crops, kinds = item
         try:
             image = self._opener(number)
         except DataError as error:
             return str(error)
-        return torch.stack([crop_view(image, cut, self._size, kind) for cut, kind in zip(cuts, kinds, strict=True)])
+        return torch.stack([crop_view(image, crop, self._size, kind) for crop, kind in zip(crops, kinds, strict=True)])
 
 
 def from_files(paths: Sequence[Picture], views: ViewsConfig) -> Images:
-    """Images decoded each time that they are needed."""
+    """Images that are decoded whenever they are needed."""
     return Images(Files(paths, views), views.crop)
 
 
 def default_workers() -> int:
-    """As many decoding processes as there are cores for them; none on a single core. Ranks share a machine's cores."""
+    """The number of decoding processes: this rank's share of the machine's cores, at most 16; 0 on a single core."""
     own = cores() // distributed.local_count()
     return 0 if own < 2 else min(own, 16)
 
 
 def load_batches(images: Images, batches: Iterable[list[Item]], workers: int) -> Iterator[Tensor]:
     """The views of each batch of items in order, (len(batch), V, 3, size, size), decoded ahead by `workers` processes."""
-    return ahead(images, batches, workers, _together, pinned=torch.cuda.is_available())
+    return ahead(images, batches, workers, _stack, pinned=torch.cuda.is_available())
 
 
 def ahead(
     dataset: Dataset[Any],
     batches: Iterable[list[Any]],
     workers: int,
-    together: Callable[[list[Any]], Any],
+    join: Callable[[list[Any]], Any],
     pinned: bool = False,
 ) -> Iterator[Any]:
-    """What `together` makes of each batch's items, computed ahead by `workers` processes; a text is raised as DataError.
+    """The results of `join` for the values of each batch, computed ahead by `workers` processes.
 
-    pinned: in memory from which a copy to a GPU need not be waited for.
+    A result that is text is raised as a DataError. pinned: results are in pinned memory, for copies to a GPU that do not block.
     """
     loader = DataLoader(
         dataset,
         batch_sampler=batches,
         num_workers=workers,
         prefetch_factor=2 if workers else None,
-        collate_fn=together,
+        collate_fn=join,
         worker_init_fn=_begin,
         pin_memory=pinned,
     )
@@ -131,8 +131,9 @@ def _shared_memory() -> Iterator[None]:
 
 
 def in_thread(items: Iterable[T], depth: int = 2) -> Iterator[T]:
-    """The same items, computed ahead in a thread: reading them from a disk overlaps with what is done with them."""
-    source, context = iter(items), copy_context()  # ranks are known by the context
+    """The same items, computed ahead in a thread, so that reading from disk overlaps with the caller's work."""
+    # `distributed` keeps the rank in a context variable
+    source, context = iter(items), copy_context()
 
     def take() -> list[T]:
         return context.run(lambda: list(itertools.islice(source, 1)))
@@ -145,23 +146,24 @@ def in_thread(items: Iterable[T], depth: int = 2) -> Iterator[T]:
 
 
 def first_reason(items: Sequence[object]) -> str | None:
-    """The first of a batch's items that is the reason why it could not be had."""
+    """The first value that is text, the reason why an image cannot be used; None if there is none."""
     return next((item for item in items if isinstance(item, str)), None)
 
 
-def _together(views: list[Tensor | str]) -> Tensor | str:
+def _stack(views: list[Tensor | str]) -> Tensor | str:
+    """The views of a batch as one tensor, or the first reason."""
     return first_reason(views) or default_collate(views)
 
 
 def random_items(seed: int, draws: Iterable[Draws], kinds: Kinds = TWO_PLAIN) -> Iterator[list[Item]]:
-    """Items of the random views of each draw of each batch, one view of each of these kinds."""
+    """For each batch of draws, its items with random views, one of each of these kinds."""
     for batch in draws:
-        cuts = random_cuts(seed, batch.draw, len(kinds))
-        yield [(int(number), cut, kinds) for number, cut in zip(batch.image, cuts, strict=True)]
+        crops = random_crops(seed, batch.draw, len(kinds))
+        yield [(int(number), crop, kinds) for number, crop in zip(batch.image, crops, strict=True)]
 
 
 def centre_items(numbers: NDArray[np.int64], batch: int) -> Iterator[list[Item]]:
-    """Items of the centre crops of the images with these numbers, in batches."""
+    """The items of the centre crops of these images, in batches."""
     for start in range(0, len(numbers), batch):
         yield [(int(number), CENTRE, (PLAIN,)) for number in numbers[start : start + batch]]
 

@@ -15,10 +15,10 @@ from debgcd.data.manifest import Manifest, Skipped, shown
 from debgcd.system import distributed
 from debgcd.system.machine import begin_worker, cores
 
-FEW = 256  # with fewer files, starting processes takes longer than it saves
-CHUNK = 32  # files per task of a worker
+FEWEST_FOR_WORKERS = 256  # with fewer files, starting processes takes longer than it saves
+FILES_PER_TASK = 32  # files that a worker checks per task
 
-Verdict = str | None  # why a file cannot be used
+Verdict = str | None  # the reason why a file cannot be used; None: it can
 
 
 def scan(
@@ -30,9 +30,9 @@ def scan(
     """
     verdicts: list[Verdict] = [None] * len(manifest)
     workers = cores() // distributed.local_count() if workers is None else workers
-    alone = workers < 2 or len(manifest) < FEW or multiprocessing.current_process().daemon
+    alone = workers < 2 or len(manifest) < FEWEST_FOR_WORKERS or multiprocessing.current_process().daemon
     done = 0
-    for start, chunk in (_here if alone else _pooled)(manifest.paths, workers):
+    for start, chunk in (_in_this_process if alone else _in_workers)(manifest.paths, workers):
         verdicts[start : start + len(chunk)] = chunk
         done += len(chunk)
         if on_progress is not None:
@@ -47,51 +47,60 @@ def scan(
 
 
 def check_files(paths: Sequence[Picture]) -> list[Verdict]:
-    """Per file, None if it decodes, otherwise why not; public because worker processes import it."""
+    """The verdict on each file, by decoding it; public because worker processes import it."""
     return [_check(path) for path in paths]
 
 
 def _check(path: Picture) -> Verdict:
     try:
-        decode(path, short_side=1)  # a JPEG at 1/8 scale: still reads every byte, in a fraction of the time
+        # a JPEG at 1/8 scale: still reads every byte, in a fraction of the time
+        decode(path, short_side=1)
     except Unusable as why:
-        return str(why)  # not the exception itself: its traceback keeps the pixels alive
+        # not the exception itself, whose traceback keeps the pixels in memory
+        return str(why)
     return None
 
 
-def _here(paths: Sequence[Picture], workers: int) -> Iterator[tuple[int, list[Verdict]]]:
-    for start in range(0, len(paths), CHUNK):
-        yield start, check_files(paths[start : start + CHUNK])
+def _in_this_process(paths: Sequence[Picture], workers: int) -> Iterator[tuple[int, list[Verdict]]]:
+    """The verdicts in chunks, each with the position of its first file; `workers` is not used."""
+    for start in range(0, len(paths), FILES_PER_TASK):
+        yield start, check_files(paths[start : start + FILES_PER_TASK])
 
 
-def _pooled(paths: Sequence[Picture], workers: int) -> Iterator[tuple[int, list[Verdict]]]:
-    """Check in worker processes: a file that crashes a decoder or exhausts memory costs a worker, not the run."""
-    left = set(range(0, len(paths), CHUNK))
+def _in_workers(paths: Sequence[Picture], workers: int) -> Iterator[tuple[int, list[Verdict]]]:
+    """As `_in_this_process`, in worker processes: a file that crashes a decoder ends a worker, not the run."""
+    left = set(range(0, len(paths), FILES_PER_TASK))
     with _pool(workers) as pool:
         try:
             pool.submit(check_files, ()).result()
-        except BrokenProcessPool:  # workers cannot start: a script without `if __name__ == "__main__"`, or no memory
-            yield from _here(paths, workers)
+        except BrokenProcessPool:
+            # workers cannot start: a script without `if __name__ == "__main__"`, or too little memory
+            yield from _in_this_process(paths, workers)
             return
         try:
             with suppress(BrokenProcessPool):
-                futures = {pool.submit(check_files, paths[start : start + CHUNK]): start for start in sorted(left)}
+                futures = {
+                    pool.submit(check_files, paths[start : start + FILES_PER_TASK]): start for start in sorted(left)
+                }
                 for future in as_completed(futures):
                     chunk = future.result()
                     left.discard(futures[future])
                     yield futures[future], chunk
-        finally:  # told to stop: the files that no worker has yet are not waited for
+        finally:
+            # after an interruption, drop the files that no worker has started
             pool.shutdown(wait=False, cancel_futures=True)
-    if left:  # a worker died: check the rest one by one to find the cause
+    if left:
+        # a worker died: check the remaining files one by one to find the cause
         yield from _one_by_one(paths, sorted(left))
 
 
 def _one_by_one(paths: Sequence[Picture], starts: Sequence[int]) -> Iterator[tuple[int, list[Verdict]]]:
+    """As `_in_workers`, for the chunks that begin at `starts`, one file per task, to find the file that ends its worker."""
     pool = _pool(1)
     try:
         for start in starts:
             chunk: list[Verdict] = []
-            for path in paths[start : start + CHUNK]:
+            for path in paths[start : start + FILES_PER_TASK]:
                 try:
                     chunk += pool.submit(check_files, (path,)).result()
                 except BrokenProcessPool:

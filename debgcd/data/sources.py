@@ -1,4 +1,4 @@
-"""Folders, CSV and Parquet files, single images -> manifest."""
+"""Read a folder, a CSV or Parquet file, or a single image into a manifest."""
 
 import csv
 import difflib
@@ -17,22 +17,23 @@ from debgcd.system.files import csv_field
 from debgcd.system.machine import optional
 from debgcd.system.progress import say
 
-# What the column with the paths may be called; the first of them that exists is used.
-PATHS = ("path", "filename", "file", "image")
-MISSPELT = 0.75  # a column whose name is at least as similar to a missing one is refused, not ignored
-SHOWN = 5  # ignored columns that are named
+# Accepted names of the column with the paths; the first one that exists is used.
+PATH_COLUMNS = ("path", "filename", "file", "image")
+# An unknown column whose name is at least this similar to a missing one is refused as misspelt, not ignored.
+LEAST_SIMILARITY = 0.75
+IGNORED_SHOWN = 5  # ignored columns that a message names
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".pbm"}
 IMAGE_SUFFIXES |= {".heic", ".heif", ".avif"}
 LABELLED = {"labelled", "labeled"}
 UNLABELLED = {"unlabelled", "unlabeled", "_unlabelled", "_unlabeled"}
-# What operating systems leave beside images; names with a leading dot are ignored, too.
+# Files that operating systems put beside images; names with a leading dot are ignored, too.
 CLUTTER = {"thumbs.db", "desktop.ini", "__macosx"}
 
 
 def read_manifest(source: Path) -> Manifest:
     """Read a folder, a CSV, a Parquet file or a single image (one unlabelled row).
 
-    No image is opened: of a folder only the types of its entries are checked, of a table nothing; `scan` does the rest.
+    No image is opened; `scan` does that. In a folder only the types of entries are checked, in a table not even that.
     """
     source = Path(os.path.abspath(source))
     if not os.path.exists(source):
@@ -67,18 +68,18 @@ def _read_folder(root: Path) -> Manifest:
     """`labelled/<class>/` and `unlabelled/`, or class folders and `unlabelled/`; files in the root are unlabelled."""
     skipped: list[Skipped] = []
     top, files = _entries(str(root), skipped)
-    named = [path for path in top if os.path.basename(path).lower() in LABELLED]
+    labelled = [path for path in top if os.path.basename(path).lower() in LABELLED]
     classes = [path for path in top if os.path.basename(path).lower() not in LABELLED | UNLABELLED]
-    if named and classes:
+    if labelled and classes:
         raise DataError(
-            f"{shown(root)} has both {os.path.basename(named[0])}/ and {shown(os.path.basename(classes[0]))}/, so it is "
-            f"unclear which folders are classes; move the class folders into {os.path.basename(named[0])}/, and "
+            f"{shown(root)} has both {os.path.basename(labelled[0])}/ and {shown(os.path.basename(classes[0]))}/, so it is "
+            f"unclear which folders are classes; move the class folders into {os.path.basename(labelled[0])}/, and "
             "unlabelled images into unlabelled/"
         )
-    for folder in named:
-        inner, loose = _entries(folder, skipped)
-        classes += inner
-        skipped += [skip(path, Reason.NO_CLASS, f"put it into {shown(folder)}/<class>/") for path in loose]
+    for folder in labelled:
+        class_folders, without_class = _entries(folder, skipped)
+        classes += class_folders
+        skipped += [skip(path, Reason.NO_CLASS, f"put it into {shown(folder)}/<class>/") for path in without_class]
     folders: list[tuple[str, str | None]] = [
         (path, None) for path in top if os.path.basename(path).lower() in UNLABELLED
     ]
@@ -96,9 +97,9 @@ def _read_folder(root: Path) -> Manifest:
 def _entries(folder: str, skipped: list[Skipped]) -> tuple[list[str], list[str]]:
     """The subfolders and the other entries of a folder, sorted; without clutter and folders named like images."""
     try:
-        with os.scandir(folder) as found:
+        with os.scandir(folder) as entries:
             # not entry.is_dir(), which raises for a link to itself
-            kinds = {entry.path: os.path.isdir(entry.path) for entry in found if not _clutter(entry.name)}
+            kinds = {entry.path: os.path.isdir(entry.path) for entry in entries if not _clutter(entry.name)}
     except OSError as error:
         skipped.append(skip(folder, Reason.UNREADABLE, error.strerror or str(error)))
         return [], []
@@ -138,6 +139,7 @@ def _walk(start: str, label: str | None, skipped: list[Skipped]) -> Iterator[Row
 
 
 def _images(files: Sequence[str], label: str | None, skipped: list[Skipped]) -> Iterator[Row]:
+    """A row for each regular file with the suffix of an image; the others go to `skipped`."""
     for path in files:
         if _suffix(path) not in IMAGE_SUFFIXES:
             skipped.append(skip(path, Reason.NOT_AN_IMAGE, f"by its name ({_suffix(path) or 'no extension'})"))
@@ -155,7 +157,7 @@ def _suffix(path: str) -> str:
 
 
 def _read_table(source: Path, records: Iterator[tuple[str, dict[str, Any]]]) -> Manifest:
-    """A manifest of records (where, column -> value); paths are relative to the table's folder."""
+    """A manifest from (row number, {column: value}) records; paths are relative to the table's folder."""
     rows = []
     for where, record in records:
         path = record.get("path")
@@ -181,10 +183,10 @@ def _read_table(source: Path, records: Iterator[tuple[str, dict[str, Any]]]) -> 
 
 
 def _roles(source: Path, columns: Sequence[str]) -> dict[int, str]:
-    """Which columns are used, by position, and as what; one line says which other name stands for what, and what is ignored."""
+    """The role of each column in use, by the column's position; prints which columns are renamed and which are ignored."""
     allowed, roles, notes = ", ".join((*COLUMNS, *BOX)), dict[int, str](), list[str]()
     for role in (*COLUMNS, *_box_columns(source, columns)):
-        taken = _find(columns, PATHS if role == "path" else (role,))
+        taken = _find(columns, PATH_COLUMNS if role == "path" else (role,))
         if taken is None:
             continue
         if columns.count(taken) > 1:
@@ -194,22 +196,23 @@ def _roles(source: Path, columns: Sequence[str]) -> dict[int, str]:
     ignored = [column for i, column in enumerate(columns) if i not in roles]
     missing = [role for role in COLUMNS if role not in roles.values()]
     for column in ignored:
-        if near := difflib.get_close_matches(column.lower(), missing, n=1, cutoff=MISSPELT):
+        if near := difflib.get_close_matches(column.lower(), missing, n=1, cutoff=LEAST_SIMILARITY):
             raise UsageError(
                 f"{shown(source)} has the unknown column {column!r}; did you mean {near[0]!r}? Allowed are {allowed}"
             )
     if "path" in missing:
         raise UsageError(f"{shown(source)} has no column path; allowed columns are {allowed}")
     if ignored:
-        names = ", ".join(repr(column) if column else "one without a name" for column in ignored[:SHOWN])
-        notes.append(f"ignored: {names}" + (f" and {len(ignored) - SHOWN} more" if len(ignored) > SHOWN else ""))
+        names = ", ".join(repr(column) if column else "one without a name" for column in ignored[:IGNORED_SHOWN])
+        more = len(ignored) - IGNORED_SHOWN
+        notes.append(f"ignored: {names}" + (f" and {more} more" if more > 0 else ""))
     if notes:
         say(f"columns of {shown(source)}: {'; '.join(notes)}")
     return roles
 
 
 def _box_columns(source: Path, columns: Sequence[str]) -> tuple[str, ...]:
-    """x, y, w, h if all are there: an x and a y alone are something else."""
+    """x, y, w, h if all four columns exist: x and y alone are not a box."""
     missing = [name for name in BOX if _find(columns, (name,)) is None]
     if len(missing) == 1:
         raise UsageError(
@@ -219,7 +222,7 @@ def _box_columns(source: Path, columns: Sequence[str]) -> tuple[str, ...]:
 
 
 def _find(columns: Sequence[str], names: Sequence[str]) -> str | None:
-    """The first of these names that a column has; in another case only if none has it exactly so."""
+    """The column for the first of these names that exists, in lower case or else in any case; None if there is none."""
     for name in names:
         same = sorted((column for column in columns if column.lower() == name), key=lambda column: column != name)
         if same:
@@ -235,7 +238,8 @@ def _csv_records(source: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     except OSError as error:
         raise DataError(f"{shown(source)} cannot be read ({error.strerror}); check its permissions") from error
     header = re.split(r"[\r\n]", content.lstrip("\r\n"), maxsplit=1)[0]
-    delimiter = max(",;\t", key=header.count)  # the comma if there is none: `max` returns the first maximum
+    # with a single column this is the comma: `max` returns the first maximum
+    delimiter = max(",;\t", key=header.count)
     # strict: otherwise an unclosed quote would turn the rest of the file into one name
     reader = csv.reader(io.StringIO(content, newline=""), delimiter=delimiter, strict=True)
     roles: dict[int, str] | None = None
@@ -269,13 +273,15 @@ def _parquet_records(source: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         with parquet.ParquetFile(source) as file:
             table = file.read()
         # pandas stores the index of a table in such columns
-        places = [i for i, name in enumerate(table.column_names) if not name.startswith("__index_level_")]
-        names, table = [table.column_names[i] for i in places], table.select(places)
-        records = table.rename_columns([str(i) for i in range(len(names))]).to_pylist()  # names may be there twice
-    except Exception as error:  # pyarrow raises its own errors, OSErrors, and on damaged texts and dates ValueErrors
+        positions = [i for i, name in enumerate(table.column_names) if not name.startswith("__index_level_")]
+        names, table = [table.column_names[i] for i in positions], table.select(positions)
+        # by position, because two columns may have the same name
+        records = table.rename_columns([str(i) for i in range(len(names))]).to_pylist()
+    except Exception as error:
+        # pyarrow raises its own errors and OSErrors, and ValueErrors for damaged text and dates
         why = " ".join(str(error).split())[:100]
         raise DataError(f"{shown(source)} is not a readable Parquet file ({why}); write it again") from error
     roles = _roles(source, names)
     for number, values in enumerate(records, 1):
-        record = {role: values[str(place)] for place, role in roles.items()}
+        record = {role: values[str(position)] for position, role in roles.items()}
         yield f"row {number}", {**record, "label": label_text(record.get("label"))}

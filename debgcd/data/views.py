@@ -105,7 +105,7 @@ SMALL = View(area=(0.08, 0.5))
 TWO_PLAIN: Kinds = (PLAIN, PLAIN)  # what most methods learn from
 
 
-def random_cuts(seed: int, draw: NDArray[np.int64], views: int = 2, stream: str = "view") -> CropParams:
+def random_crops(seed: int, draw: NDArray[np.int64], views: int = 2, stream: str = "view") -> CropParams:
     """CropParams of the random views of each draw, a function of (seed, stream, draw, view): (N, views, PARTS)."""
     draw, view, part = np.ix_(draw, np.arange(views), np.arange(PARTS))
     return uniform(seed, stream, draw, view, part)
@@ -121,18 +121,18 @@ def resize_short_side(image: NDArray[np.uint8], size: int) -> Tensor:
     return _resize(pixels, (max(size, size * height // short), max(size, size * width // short)))
 
 
-def crop_view(image: Tensor, cut: CropParams, size: int, view: View = PLAIN) -> Tensor:
-    """One view: (3, h, w) uint8 -> (3, size, size) uint8; cut: (PARTS,)."""
+def crop_view(image: Tensor, crop: CropParams, size: int, view: View = PLAIN) -> Tensor:
+    """One view: (3, h, w) uint8 -> (3, size, size) uint8; crop: (PARTS,)."""
     height, width = image.shape[1:]
-    h, w = (size, size) if view.area is None else _crop_shape(height, width, view.area, cut[3:5])
-    top, left = _offset(cut[0], height - h), _offset(cut[1], width - w)
+    h, w = (size, size) if view.area is None else _crop_shape(height, width, view.area, crop[3:5])
+    top, left = _offset(crop[0], height - h), _offset(crop[1], width - w)
     pixels = image[:, top : top + h, left : left + w]
     if view.area is not None:
         pixels = _resize(pixels, (size, size))
-    if cut[2] < 0.5:
+    if crop[2] < 0.5:
         pixels = pixels.flip(2)
-    grey = bool(cut[9] < view.grey)
-    return _recolour(pixels, cut[5:9], view.jitter, grey) if view.jitter or grey else pixels
+    grey = bool(crop[9] < view.grey)
+    return _recolour(pixels, crop[5:9], view.jitter, grey) if view.jitter or grey else pixels
 
 
 def _offset(share: float, free: int) -> int:
@@ -140,7 +140,7 @@ def _offset(share: float, free: int) -> int:
     return round(free / 2) if np.isnan(share) else int(share * (free + 1))
 
 
-def _crop_shape(height: int, width: int, area: tuple[float, float], cut: CropParams) -> tuple[int, int]:
+def _crop_shape(height: int, width: int, area: tuple[float, float], crop: CropParams) -> tuple[int, int]:
     """Height and width of a crop: its share of the image is uniform in `area`, then width : height log-uniform in 3/4..4/3.
 
     torchvision draws both until the crop fits into the image, ten times at most. Here two numbers are enough: the share is
@@ -149,9 +149,9 @@ def _crop_shape(height: int, width: int, area: tuple[float, float], cut: CropPar
     """
     largest = min(1.0, ASPECT * min(height, width) / max(height, width))
     low, high = min(area[0], largest), min(area[1], largest)
-    pixels = float(low + cut[0] * (high - low)) * height * width
+    pixels = float(low + crop[0] * (high - low)) * height * width
     narrow, wide = max(1 / ASPECT, pixels / height**2), min(ASPECT, width**2 / pixels)
-    ratio = narrow * (wide / narrow) ** float(cut[1])
+    ratio = narrow * (wide / narrow) ** float(crop[1])
     h, w = round((pixels / ratio) ** 0.5), round((pixels * ratio) ** 0.5)
     return min(max(h, 1), height), min(max(w, 1), width)
 
@@ -160,11 +160,11 @@ def _resize(pixels: Tensor, shape: tuple[int, int]) -> Tensor:
     return interpolate(pixels[None], shape, mode="bicubic", antialias=True)[0]
 
 
-def _recolour(pixels: Tensor, cut: CropParams, jitter: float, grey: bool) -> Tensor:
+def _recolour(pixels: Tensor, crop: CropParams, jitter: float, grey: bool) -> Tensor:
     """Brightness, contrast, saturation and hue in this order, then grey; rounded once, at the end."""
     found = pixels.float()
     if jitter:
-        change = (2 * cut - 1) * np.array(COLOURS) * jitter
+        change = (2 * crop - 1) * np.array(COLOURS) * jitter
         found = brightness(found, 1 + float(change[0]))
         found = contrast(found, 1 + float(change[1]))
         found = saturation(found, 1 + float(change[2]))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from debgcd.export.items import items
 from debgcd.run.directory import Run
-from debgcd.run.predictions import REVIEWED, Table, to_csv, to_parquet
+from debgcd.run.predictions import REVIEWED_COLUMNS, Table, to_csv, to_parquet
 from debgcd.system.files import write_bytes, write_text
 
 
@@ -22,4 +22,4 @@ def write_parquet(run: Run, out: Path) -> None:
 
 def _table(run: Run) -> Table:
     rows = [item.row for item in items(run) if item.row is not None]
-    return {name: [row[name] for row in rows] for name in REVIEWED}
+    return {name: [row[name] for row in rows] for name in REVIEWED_COLUMNS}

@@ -1,4 +1,4 @@
-"""From centre crops to categories: the same for evaluation, for the end of a run and for new images."""
+"""From centre crops to categories, for evaluation, for the end of a run and for new images."""
 
 from __future__ import annotations
 
@@ -15,29 +15,31 @@ from debgcd.model.network import Network, Output
 from debgcd.novelty.base import DETECTOR
 from debgcd.run.predictions import TOP, Inference
 from debgcd.system import distributed
-from debgcd.tokens.sources import Tokens, own_centre_batches
+from debgcd.tokens.sources import Tokens, own_numbers
 
-BLOCK = 4096  # features that the heads take at once
+FEATURES_PER_BLOCK = 4096  # that go through the heads together
 
 
 @torch.no_grad()
 def infer(
     network: Network, method: Method, tokens: Iterable[Tensor], heads: Collection[str] | None = None
 ) -> Inference:
-    """Categories of the images whose tokens these are; `heads` are asked besides the method's `answers`.
+    """Predict categories from batches of tokens.
 
-    None: all classifiers and detectors; what only training needs, such as a projection, never runs here.
+    heads: names of the heads to run; None: the method's `answers`, all classifiers and the detector. Heads that only training
+    needs, such as a projection, are not run.
     """
-    asked = _asked(network, method, heads)
-    return _answers(method, (network(batch, asked) for batch in tokens))
+    names = _head_names(network, method, heads)
+    return _join_outputs(method, (network(batch, names) for batch in tokens))
 
 
-def _asked(network: Network, method: Method, heads: Collection[str] | None) -> set[str]:
-    return {*method.answers, *((DETECTOR, *classifiers(network.heads)) if heads is None else heads)}
+def _head_names(network: Network, method: Method, heads: Collection[str] | None) -> set[str]:
+    """The heads to run, see `infer`."""
+    return {*method.answers, DETECTOR, *classifiers(network.heads)} if heads is None else set(heads)
 
 
-def _answers(method: Method, outputs: Iterable[Output]) -> Inference:
-    """What the heads say, batch by batch, as one."""
+def _join_outputs(method: Method, outputs: Iterable[Output]) -> Inference:
+    """The predictions from the outputs of all batches."""
     top, probability, scores = [], [], []
     others: dict[str, list[Tensor]] = {}
     for output in outputs:
@@ -66,27 +68,32 @@ def infer_shared(
     numbers: NDArray[np.int64],
     heads: Collection[str] | None = None,
 ) -> Inference:
-    """As `infer`, of the centre crops of these images; each rank does a part of them, and all get the whole answer."""
-    return _shared(infer(network, method, tokens.centre(own_centre_batches(numbers)), heads))
+    """As `infer`, for the centre crops of these images; each rank computes a part, and all ranks get the whole result."""
+    return _shared(infer(network, method, tokens.centre(own_numbers(numbers)), heads))
 
 
 @torch.no_grad()
 def infer_features(
     network: Network, method: Method, feature: Tensor, heads: Collection[str] | None = None
 ) -> Inference:
-    """As `infer_shared`, of images whose features rank 0 has: (N, width); other ranks give no rows."""
-    asked = _asked(network, method, heads)
-    return _shared(_answers(method, (network.from_feature(rows, asked) for rows in feature.split(BLOCK) if len(rows))))
+    """As `infer_shared`, from features (N, width) on rank 0; other ranks pass no rows."""
+    names = _head_names(network, method, heads)
+    return _shared(
+        _join_outputs(
+            method, (network.from_feature(rows, names) for rows in feature.split(FEATURES_PER_BLOCK) if len(rows))
+        )
+    )
 
 
 def _shared(own: Inference) -> Inference:
-    """The answers of all ranks, in their order."""
-    names = distributed.all_gather([own.novelty is not None, list(own.others)])[0]  # rank 0 has images if any rank has
+    """The results of all ranks, in rank order."""
+    # rank 0 has images if any rank has
+    has_novelty, others = distributed.all_gather([own.novelty is not None, list(own.others)])[0]
     return Inference(
         top=_collect(own.top),
         probability=_collect(own.probability),
-        novelty=_collect(own.novelty if own.novelty is not None else np.empty(0, np.float32)) if names[0] else None,
-        others={name: _collect(own.others.get(name, np.empty(0, np.int64))) for name in names[1]},
+        novelty=_collect(own.novelty if own.novelty is not None else np.empty(0, np.float32)) if has_novelty else None,
+        others={name: _collect(own.others.get(name, np.empty(0, np.int64))) for name in others},
     )
 
 
@@ -99,7 +106,7 @@ def probabilities(network: Network, method: Method, tokens: Iterable[Tensor]) ->
 
 @torch.no_grad()
 def features(network: Network, tokens: Iterable[Tensor]) -> Tensor:
-    """(N, width) features of the images whose tokens these are."""
+    """(N, width) features from batches of tokens."""
     parts = []
     for batch in tokens:
         distributed.heartbeat()
@@ -108,8 +115,8 @@ def features(network: Network, tokens: Iterable[Tensor]) -> Tensor:
 
 
 def features_shared(network: Network, tokens: Tokens, numbers: NDArray[np.int64]) -> Tensor:
-    """As `features`, of the centre crops of these images; each rank does a part of them, and rank 0 gets them all."""
-    return distributed.collect(features(network, tokens.centre(own_centre_batches(numbers))), everyone=False)
+    """As `features`, for the centre crops of these images; each rank computes a part, and rank 0 gets all rows."""
+    return distributed.collect(features(network, tokens.centre(own_numbers(numbers))), everyone=False)
 
 
 def _collect(values: NDArray) -> NDArray:

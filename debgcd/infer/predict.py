@@ -214,7 +214,8 @@ def tabulate(model: Model, usable: Manifest, workers: int | None = None) -> Tabl
 def ask(model: Model, usable: Manifest, workers: int | None = None) -> Inference:
     """What the model says of images that are known to be usable."""
     with progress("predicting") as report:
-        return infer(model.network, model.method, _tokens(model, usable, workers, report), heads=(DETECTOR,))
+        heads = (*model.method.answers, DETECTOR)
+        return infer(model.network, model.method, _tokens(model, usable, workers, report), heads)
 
 
 def ask_all(model: Model, usable: Manifest, workers: int | None = None) -> NDArray[np.float32]:

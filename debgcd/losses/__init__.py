@@ -37,6 +37,7 @@ from debgcd.losses.paper import (
     one_vs_all_labelled,
     one_vs_all_unlabelled,
     self_distillation,
+    size_divergence,
     supervised,
 )
 from debgcd.losses.peers import (
@@ -44,6 +45,7 @@ from debgcd.losses.peers import (
     categories_of_codes,
     code_condition,
     code_length,
+    conditional_entropy,
     consensus,
     density_temperatures,
     divergence,
@@ -77,6 +79,7 @@ __all__ = [
     "certainty",
     "code_condition",
     "code_length",
+    "conditional_entropy",
     "consensus",
     "consistent",
     "contrast",
@@ -115,6 +118,7 @@ __all__ = [
     "same_ranks",
     "self_distillation",
     "sinkhorn",
+    "size_divergence",
     "smoothed_nce",
     "supervised",
     "supervised_contrastive",

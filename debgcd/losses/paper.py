@@ -31,9 +31,26 @@ def mean_entropy(logits: Tensor, temperature: float = 0.1) -> Tensor:
     """
     if not len(logits):
         return logits.sum() * 0.0
-    # log of the mean taken as logsumexp − log N: a category that nobody predicts gives 0 · (finite), never 0 · -inf
-    log_mean = (logits / temperature).log_softmax(1).logsumexp(0) - math.log(len(logits))
+    log_mean = _log_mean_prediction(logits, temperature)
     return -(log_mean.exp() * log_mean).sum()
+
+
+def size_divergence(logits: Tensor, share: Tensor, temperature: float = 0.1) -> Tensor:
+    """In place of -H(p̄) in Eq. 2 where categories differ in size: KL(p̄ ‖ share).
+
+    logits: (N, K) cosines; share: (K,) expected sizes, positive, sum 1. With equal shares it is log K - H(p̄).
+    """
+    if share.shape != logits.shape[1:]:
+        raise ValueError(f"share has shape {tuple(share.shape)} for logits of {logits.shape[1]} categories")
+    if not len(logits):
+        return logits.sum() * 0.0
+    log_mean = _log_mean_prediction(logits, temperature)
+    return (log_mean.exp() * (log_mean - share.log())).sum()
+
+
+def _log_mean_prediction(logits: Tensor, temperature: float) -> Tensor:
+    """log p̄ as logsumexp - log N: a category that nobody predicts gives 0 · (finite), never 0 · -inf."""
+    return (logits / temperature).log_softmax(1).logsumexp(0) - math.log(len(logits))
 
 
 def supervised(logits: Tensor, y: Tensor, temperature: float = 0.1) -> Tensor:

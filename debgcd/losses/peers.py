@@ -434,3 +434,17 @@ def guided_gradient(
         inside = project * strength[:, None] * (gradient[free] @ subspace)
         changed = changed.index_add(0, free, inside.to(gradient.dtype), alpha=-1)
     return changed
+
+
+# PIM (Chiaroni et al. 2023): a linear head on fixed features, by information maximisation.
+
+
+def conditional_entropy(logits: Tensor, temperature: float = 0.1) -> Tensor:
+    """Chiaroni et al. 2023, H(Y|X): the mean entropy of the predictions, small where each image is sure of its category.
+
+    logits: (N, K); mean over rows.
+    """
+    if not len(logits):
+        return logits.sum() * 0.0
+    log_p = (logits / temperature).log_softmax(1)
+    return -(log_p.exp() * log_p).sum(1).mean()

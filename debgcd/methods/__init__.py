@@ -30,6 +30,7 @@ _PLACES = {
     "kmeans": "kmeans.KMeans",
     "sskmeans": "kmeans.SemiSupervisedKMeans",
     "detector": "debgcd.DetectorAlone",
+    "pim": "pim.PIM",
     "rankstats": "rankstats.RankStats",
     "uno": "uno.UNO",
     "orca": "orca.ORCA",
@@ -126,9 +127,13 @@ def usable() -> dict[str, type[Method]]:
 
 
 def create(config: Config, sizes: Sizes) -> Method:
-    """The configured method, wrapped in EAGC if `extras.eagc` is on."""
+    """The configured method, wrapped where `extras.eagc` is on and where its answer is settled."""
     require_method(config.method)
     method = METHODS[config.method]
+    if config.answer == "settled" and method.trains and not method.clusters:
+        from debgcd.methods.settled import with_settled  # a late import: it loads torch
+
+        method = with_settled(method)
     if config.extras.eagc:
         from debgcd.methods.eagc import with_eagc  # a late import: it loads torch
 

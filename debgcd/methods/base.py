@@ -35,7 +35,7 @@ class Sizes:
     width: int  # of the feature
     k: int  # categories, known and new
     known: int
-    images: int  # in training
+    images: int  # training images
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Batch:
     labelled: Tensor  # (V·L,) rows of the L labelled images, view by view
     unlabelled: Tensor  # (V·F,) rows of the other images, view by view
     y: Tensor  # (L,) the labels
-    draw: NDArray[np.int64]  # (B,) number of each draw; random numbers are a function of it
+    draw: NDArray[np.int64]  # (B,) number of each draw in the run; see `uniform`
     seed: int = 0
 
     @classmethod
@@ -67,8 +67,8 @@ class Batch:
     ) -> Batch:
         """The batch of these draws; all indices reach the device in one copy.
 
-        label: (B,) of the drawn images, -1 for unlabelled. views: per image; None if `tokens` has the rows of all
-        images, so that the number follows from its length.
+        label: (B,) of the drawn images, -1 for unlabelled. views: V; None derives it from the length of `tokens`, which must
+        then have the rows of all images.
         """
         views = len(tokens) // len(label) if views is None else views
         starts = len(label) * np.arange(views)[:, None]
@@ -90,9 +90,9 @@ class Batch:
         return none.index_copy(0, self.labelled, self.y.repeat(self.views))
 
     def uniform(self, stream: str, each: int | None = None) -> Tensor:
-        """Random numbers in [0, 1), one or `each` per image: (B,) or (B, each).
+        """Random numbers in [0, 1): (B,), or (B, each) if `each` is given.
 
-        A function of (seed, stream, draw), so no generator state needs saving.
+        They are a function of (seed, stream, draw), so no generator state needs saving.
         """
         draw = (self.draw,) if each is None else (self.draw[:, None], np.arange(each))
         return _to_device(uniform(self.seed, stream, *draw).astype(np.float32), self.image.device)
@@ -101,7 +101,8 @@ class Batch:
 def _to_device(values: NDArray[Any], device: torch.device | str) -> Tensor:
     tensor = torch.from_numpy(values)
     if torch.device(device).type == "cuda":
-        tensor = tensor.pin_memory()  # a copy from pageable memory would block
+        # a copy from pageable memory would block
+        tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)
 
 
@@ -110,19 +111,20 @@ class Loss:
     """A method's loss on one batch."""
 
     total: Tensor  # a scalar with gradient
-    terms: Mapping[str, Tensor | float]  # for the log: each term unweighted, temperatures, ...
+    terms: Mapping[str, Tensor | float]  # for the log only: each term without its weight, temperatures, ...
     hard_label: Tensor | None = None  # (V·B,) hard label of each row for the debiased classifier, -1 if none
 
 
 @dataclass(frozen=True)
 class Context:
-    """The input of the hooks outside the steps; they may change the network."""
+    """The input of the hooks that run outside the steps; they may change the network."""
 
     network: Network
-    features: Callable[[], Tensor]  # (N, width) of all training images' centre crops, computed when called
+    features: Callable[[], Tensor]  # computes (N, width) features of all training images' centre crops
     label: Tensor  # (N,), -1 for unlabelled
     group: Tensor | None = None  # (N,) images of one scene share a number; -1: no group
-    given: frozenset[str] = frozenset()  # in `before_training`: heads that `--start` copied from another run
+    # in `before_training`, the names of the heads that `--start` copied from another run; empty in the other hooks
+    given: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -156,26 +158,31 @@ class About:
 
 
 class Method:
-    """Base class of all methods. A method that trains must override `heads` and `loss`, and no more."""
+    """Base class of all methods. A method that trains must override `heads` and `loss`; all else has a default."""
 
     about: ClassVar[About]
-    Options: ClassVar[type[Options]] = Options  # its part of the configuration
-    # the views of a draw; a batch has their rows in this order
+    Options: ClassVar[type[Options]] = Options  # the method's part of the configuration
+    # the kind of each of the V views of a draw; a batch has their rows in this order
     views: ClassVar[Kinds] = TWO_PLAIN
     # where the frozen trunk ends, unless the configuration overrides it
     cut: ClassVar[TrunkSplit] = TrunkSplit(tuned=1)
-    # False: there are no steps; `before_training` and `finalise` alone fill the heads
+    # False: there are no steps; only `before_training` and `finalise` fill the heads
     trains: ClassVar[bool] = True
     # categories are clusters; an evaluation during training clusters each split separately
     clusters: ClassVar[bool] = False
     # the method of the first stage, unless --start names a run
     first: ClassVar[str | None] = None
-    # heads that an image's category needs; the first one is a Classifier
+    # heads needed to predict an image's category; the first one is a Classifier
     answers: ClassVar[tuple[str, ...]] = ("classifier",)
 
     def __init__(self, config: Config, sizes: Sizes):
         self.config, self.sizes = config, sizes
         self.options: Any = config.options
+
+    @property
+    def answers_in_training(self) -> tuple[str, ...]:
+        """`answers` before `finalise`, if other heads give the categories until then."""
+        return self.answers
 
     # The parts of the network and of training.
 
@@ -185,11 +192,11 @@ class Method:
         return backbone
 
     def heads(self) -> nn.ModuleDict:
-        """The heads on the feature, under names of the method's choice; a head with parameters has `reset(generator)`."""
+        """The heads on the feature, by name; a head with parameters has `reset(generator)`."""
         raise NotImplementedError
 
     def memory(self, network: Network) -> nn.Module:
-        """Buffers kept between steps besides the heads. They are saved in checkpoints, not with the model."""
+        """A module whose buffers the method keeps between steps. They are saved in checkpoints, not with the model."""
         return nn.Module()
 
     def sampler(self, label: NDArray[np.int64], batch: int, network: Network) -> Sampler:
@@ -212,7 +219,7 @@ class Method:
         """Runs before the first step of every epoch."""
 
     def loss(self, network: Network, batch: Batch, progress: Progress) -> Loss:
-        """The loss of a batch. It must not synchronise with a GPU. The step leaves parameters without gradient unchanged."""
+        """The loss of a batch; it must not wait for a GPU. Parameters that get no gradient are not changed by the step."""
         raise TypeError(f"{self.config.method} has nothing to train")
 
     def after_step(self, network: Network, progress: Progress) -> None:

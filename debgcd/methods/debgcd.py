@@ -1,11 +1,12 @@
 """DebGCD (Liu & Han, ICLR 2025): SimGCD, a one-vs-all novelty detector, and a debiased classifier (Algorithm 1).
 
-Also its detector alone, the first row of the paper's Table 12.
+`DetectorAlone` trains only the detector, the first row of the paper's Table 12.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
@@ -17,19 +18,19 @@ from debgcd.config import schedules
 from debgcd.config.schedules import Progress
 from debgcd.config.schema import option
 from debgcd.methods.base import About, Batch, Context, Loss, Method
-from debgcd.methods.shared import KMeansOptions, settle_centres, start_prototypes
+from debgcd.methods.shared import KMeansOptions, frozen_prototypes, settle_centres, start_prototypes
 from debgcd.methods.simgcd import SimGCD, SimGCDHeads, SimGCDOptions
 from debgcd.model.backbone import TrunkSplit
 from debgcd.model.heads import Centres, Prototypes
 from debgcd.model.network import Network, Output
 from debgcd.novelty.base import Detector, detector_of, novelty, remember, remembered
 from debgcd.novelty.one_vs_all import DetectorOptions, DetectorShape, DistanceDetector, OneVsAll, detector_loss
-from debgcd.novelty.vote import Neighbours, voted
+from debgcd.novelty.vote import Neighbours
 
 
 @dataclass(frozen=True)
 class DebGCDHeads(DetectorShape, SimGCDHeads):
-    """Shapes of the projections; the classifiers are plain prototypes."""
+    """Shapes of the two projections and of the detector; both classifiers are plain prototypes."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,9 @@ class GuidingDetectorOptions(DetectorOptions):
     tunes_tail: bool = option(
         True, "off: its gradient ends at the feature, so a large λ_sdl cannot harm the classifiers"
     )
-    guides_start: bool = option(False, "with heads.warm_start: new prototypes from the images that the vote calls new")
+    guides_start: bool = option(
+        False, "with heads.warm_start: start from the frozen answer, whose new categories are images that look new"
+    )
 
 
 @dataclass(frozen=True)
@@ -125,6 +128,7 @@ class DebGCD(SimGCD):
         return heads
 
     def _make_detector(self) -> Detector:
+        """The detector of the kind that `detector.kind` names."""
         sizes, options = self.sizes, self.options.detector
         if options.kind == "vote":
             return Neighbours(sizes.width, sizes.images, options.labelled_fraction)
@@ -139,22 +143,19 @@ class DebGCD(SimGCD):
         return memory
 
     def before_training(self, context: Context) -> None:
-        """Fit a detector that no loss trains and store the novelty of all images; then warm-start, guided by novelty."""
-        detector, before, new = detector_of(context.network), remembered(context.network), None
-        guides = self.options.detector.guides_start
-        if detector is not None and (guides or before is not None):
-            features, label, group = context.features(), context.label, context.group
-            if before is not None:
-                detector.fit(features, label, group)
-                before.copy_(novelty(detector(features)))
-            if guides:
-                # ½ must mean "as likely new as known", which only a calibrated novelty does
-                own = None if detector.threshold() is None else before
-                new = (label < 0) & ((voted(features, label, group) if own is None else own) > 0.5)
-        start_prototypes(self, context, self.options.heads.warm_start, new)
+        """Fit a detector that no loss trains and store the novelty of all images; then start from the frozen answer."""
+        detector, before = detector_of(context.network), remembered(context.network)
+        if detector is not None and before is not None:
+            features = context.features()
+            detector.fit(features, context.label, context.group)
+            before.copy_(novelty(detector(features)))
+        if detector is None or not self.options.detector.guides_start:
+            super().before_training(context)
+        elif self.options.heads.warm_start:
+            start_prototypes(context, partial(frozen_prototypes, self, context))
 
     def finalise(self, context: Context) -> None:
-        """Refit a detector that no loss trains to the tuned features, if that improves it."""
+        """Refit a detector that no loss trains to the tuned features."""
         detector, before = detector_of(context.network), remembered(context.network)
         if detector is not None and before is not None:
             detector.refit(context.features(), context.label, before, context.group)
@@ -178,7 +179,7 @@ class DebGCD(SimGCD):
         return Loss(total, terms, hard_label)
 
     def _novelty_of_unlabelled(self, network: Network, output: Output, batch: Batch) -> Tensor | None:
-        """(V·F,) Eq. 7 if a loss trains the detector, else the novelty before the first step; None without a detector."""
+        """(V·F,) novelty: Eq. 7 if a loss trains the detector, else that stored before the first step; None without one."""
         if not self.options.ablation.detector:
             return None
         if "detector" in output:
@@ -192,7 +193,7 @@ class DebGCD(SimGCD):
     ) -> tuple[Tensor, dict[str, Tensor | float], Tensor]:
         """Eq. 13: L_adl, its terms, and the hard labels (2B,), -1 for rows that fail the threshold or, with guidance, F.
 
-        s: the novelty of the unlabelled rows.
+        s: (2F,) the novelty of the unlabelled rows, or None.
         """
         switches, debiased = self.options.ablation, self.options.debiased
         temperature = self.options.baseline.student_temperature
@@ -229,7 +230,7 @@ class DebGCD(SimGCD):
         return total, terms, hard_label
 
     def _threshold(self, logits: Tensor, progress: Progress) -> float | Tensor:
-        """τ, or the quantile of confidence above which lies the utilisation curve's share of these rows."""
+        """τ; with `debiased.utilisation`, the quantile of confidence that its current share of these rows exceeds."""
         debiased = self.options.debiased
         if debiased.utilisation is None or not len(logits):
             return debiased.threshold
@@ -249,7 +250,8 @@ def quantile_by_category(confidence: Tensor, choice: Tensor, share: float) -> Te
     together: nearly all rows of a category that is the only one on its side (`losses.on_side`).
     """
     same = choice[:, None] == choice
-    rank = (same & (confidence > confidence[:, None])).sum(1) + 1  # 1 for the most confident row of its category
+    # 1 for the most confident row of its category
+    rank = (same & (confidence > confidence[:, None])).sum(1) + 1
     beyond = rank - 0.5 > share * same.sum(1)
     return (same & beyond).to(confidence.dtype).mul(confidence).amax(1)
 

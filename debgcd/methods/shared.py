@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -11,15 +13,17 @@ from torch.nn.functional import normalize
 
 from debgcd import losses
 from debgcd.cluster.kmeans import Clustering, kmeans
-from debgcd.cluster.prototypes import prototypes
+from debgcd.cluster.prototypes import class_means, prototypes
+from debgcd.cluster.settle import Answer, SettleOptions, settle
 from debgcd.config import schedules
 from debgcd.config.schedules import Progress
 from debgcd.config.schema import Config, Options, option
-from debgcd.methods.base import Batch, Context, Method
-from debgcd.model.heads import Centres, Projection, PrototypeProjection, Prototypes, classifiers
+from debgcd.methods.base import TEMPERATURE, Batch, Context, Method
+from debgcd.model.heads import Centres, Projection, PrototypeProjection, Prototypes, Settled, classifiers
 from debgcd.model.network import Output
-from debgcd.novelty.base import detector_of
+from debgcd.novelty.base import detector_of, novelty
 from debgcd.novelty.one_vs_all import DistanceDetector
+from debgcd.novelty.vote import voted
 from debgcd.system.progress import progress
 
 
@@ -106,7 +110,8 @@ class PrototypeMethod(Method):
         return nn.ModuleDict({"classifier": Prototypes(self.sizes.width, self.sizes.k)})
 
     def before_training(self, context: Context) -> None:
-        start_prototypes(self, context, self.options.heads.warm_start)
+        warm = self.options.heads.warm_start
+        start_prototypes(context, partial(warm_prototypes, self, context) if warm else None)
 
     def scores(self, output: Output) -> dict[str, Tensor]:
         return {"gcd": self.probabilities(output["classifier"])}
@@ -116,34 +121,59 @@ class PrototypeMethod(Method):
         return torch.softmax(logits / self.temperature, 1)
 
 
-def start_prototypes(method: Method, context: Context, warm: bool, new: Tensor | None = None) -> None:
-    """Initialise all classifiers: from one that another run gave, else, if `warm`, from semi-supervised k-means.
-
-    new: (N,) bool, images that look new, or None; see `prototypes`.
-    """
-    heads = classifiers(context.network.heads)
+def start_prototypes(context: Context, start: Callable[[], Tensor] | None) -> None:
+    """Initialise all prototypes: from a classifier that another run gave, else by `start` (K, width), if it is not None."""
+    heads = {name: head for name, head in classifiers(context.network.heads).items() if isinstance(head, Prototypes)}
     given = [head for name, head in heads.items() if name in context.given]
     if given:  # all classifiers must number the categories in the same way
-        start = given[0].weight.clone()
-    elif warm:
-        start = warm_prototypes(method, context, new)
+        weight = given[0].weight.clone()
+    elif start is not None:
+        weight = start()
     else:
         return
     for head in heads.values():
-        head.weight.copy_(start)
+        head.weight.copy_(weight)
 
 
-def warm_prototypes(method: Method, context: Context, new: Tensor | None = None) -> Tensor:
-    """Unit-length centres of a clustering of all training images: (K, width); new: see `prototypes`."""
+def warm_prototypes(method: Method, context: Context) -> Tensor:
+    """Unit-length centres of a semi-supervised clustering of all training images: (K, width)."""
     with progress("clustering") as report:
         return prototypes(
-            context.features(),
-            context.label,
-            method.sizes.k,
-            new=new,
-            seed=method.config.seed,
-            on_progress=report,
+            context.features(), context.label, method.sizes.k, seed=method.config.seed, on_progress=report
         )
+
+
+# The frozen and the settled answer
+
+FROZEN = SettleOptions()
+
+
+def answer(method: Method, context: Context, feature: Tensor, options: SettleOptions = FROZEN) -> Answer:
+    """Sort all training images by their features (N, width), as `settle` does, and fill the settled head if there is one."""
+    new = looks_new(context, feature) if options.guided else None
+    with progress("settling") as report:
+        seed = method.config.seed
+        found = settle(feature, context.label, method.sizes.k, new, options, seed=seed, on_progress=report)
+    for head in classifiers(context.network.heads).values():
+        if isinstance(head, Settled):
+            # scores are divided by TEMPERATURE
+            weight = found.weight * (TEMPERATURE / options.temperature)
+            head.fill(found.points.mean, found.points.directions, weight)
+    return found
+
+
+def frozen_prototypes(method: Method, context: Context) -> Tensor:
+    """The unit-length mean feature of each of the frozen answer's categories: (K, width)."""
+    feature = context.features()
+    return class_means(normalize(feature, dim=1), answer(method, context, feature).category, method.sizes.k)
+
+
+def looks_new(context: Context, feature: Tensor) -> Tensor:
+    """Which unlabelled images are more likely new than known, by a calibrated detector or else by a vote: (N,) bool."""
+    detector, free = detector_of(context.network), context.label < 0
+    if detector is None or detector.threshold() is None:
+        return free & (voted(feature, context.label, context.group) > 0.5)
+    return free & (novelty(detector(feature)) > 0.5)
 
 
 # Categories by semi-supervised k-means
@@ -216,7 +246,7 @@ class ContrastiveMethod(ClusteredMethod):
 
 
 def settle_centres(method: Method, context: Context, unit: Tensor) -> None:
-    """Set the categories by semi-supervised k-means over all training images' features: unit (N, width), unit rows."""
+    """Set the classifier's centres by semi-supervised k-means; unit: (N, width) unit-length features of all training images."""
     fill_centres(context, clustered(unit, context.label, method.sizes.k, method.config).centres)
 
 

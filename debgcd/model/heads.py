@@ -10,6 +10,8 @@ from torch.nn.functional import gelu, linear, normalize
 
 from debgcd.data.sampler import stream_seed
 
+AXES = 128  # principal axes of the features; the remaining ones are mostly noise
+
 
 class Classifier(nn.Module):
     """A head that scores K categories: (N, width) -> (N, K). All classifiers of a network number the categories alike."""
@@ -57,6 +59,35 @@ class Centres(Classifier):
     def forward(self, feature: Tensor) -> Tensor:
         """(N, width) -> (N, K)."""
         return -squared_distance(normalize(feature, dim=1), self.weight) / 2
+
+
+class Settled(Classifier):
+    """The classifier of an answer from features (cluster/settle.py): linear on whitened principal axes at unit length."""
+
+    mean: Tensor
+    directions: Tensor
+
+    def __init__(self, width: int, categories: int, images: int):
+        """images: from which it will be filled; they limit the number of axes."""
+        super().__init__()
+        axes = min(AXES, width, images)
+        self.register_buffer("mean", torch.zeros(width))
+        self.register_buffer("directions", torch.zeros(width, axes))
+        self.register_buffer("weight", torch.zeros(categories, axes))
+
+    @property
+    def filled(self) -> bool:
+        return bool(self.weight.any())
+
+    def fill(self, mean: Tensor, directions: Tensor, weight: Tensor) -> None:
+        """Set all buffers; there may be fewer directions (width, d) than axes, the others have no influence then."""
+        self.mean.copy_(mean)
+        self.directions.zero_()[:, : directions.shape[1]] = directions
+        self.weight.zero_()[:, : weight.shape[1]] = weight
+
+    def forward(self, feature: Tensor) -> Tensor:
+        """(N, width) -> (N, K)."""
+        return linear(normalize((feature - self.mean) @ self.directions, dim=1), self.weight)
 
 
 class MLP(nn.Module):

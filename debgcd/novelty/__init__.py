@@ -2,6 +2,6 @@
 
 - `base`: the interface, and the threshold above which an image looks new
 - `one_vs_all`: the paper's detector, trained by L_sdl, and one by distance to the means of the known classes
-- `vote`: the nearest training images vote
-- `suspicious_labels`: labels that look wrong to their neighbours
+- `vote`: a detector by a vote of the nearest training images
+- `suspicious_labels`: labels that disagree with those of the nearest images
 """

@@ -1,7 +1,7 @@
 """The interface of a novelty detector: a head on the feature that separates images of known classes from new ones.
 
-`OneVsAll` is trained by a loss; `Neighbours` and `DistanceDetector` are fitted to the features of all training images. What a
-fitted detector says before the first step is remembered for training (`remember`, `remembered`), because the features change.
+`OneVsAll` is trained by a loss; `Neighbours` and `DistanceDetector` are fitted to the features of all training images. Because
+training changes the features, the novelty by a fitted detector is stored before the first step (`remember`, `remembered`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from debgcd.model.heads import whole_heads
 from debgcd.model.network import Network
 
 DETECTOR = "detector"  # the name of the head
-EXCEED = 0.05  # share of the labelled images above the threshold of a detector without a calibration
+EXCEED = 0.05  # share of labelled images above the threshold, for a detector without a calibration of its own
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,10 @@ class NoveltyThreshold:
     """The novelty above which an image looks new, chosen without new labels, and its estimated error rates."""
 
     above: float
-    error_known: float  # share of known images that look new
-    error_new: float | None = None  # share of new images that do not; None: the detector cannot tell
-    share: float | None = None  # of new images among the unlabelled ones of training, at least
-    share_low: float | None = None  # 90 % interval
+    error_known: float  # share of images of known classes that look new
+    error_new: float | None = None  # share of new images that do not look new; None: the detector cannot estimate it
+    share: float | None = None  # of new images among the unlabelled training images; a lower bound
+    share_low: float | None = None  # ends of its 90 % interval
     share_high: float | None = None
 
     def __post_init__(self) -> None:
@@ -51,17 +51,17 @@ class Detector(nn.Module):
         return any(True for _ in self.parameters())
 
     def fit(self, feature: Tensor, label: Tensor, group: Tensor | None = None) -> None:
-        """Fill it from all training images before the first step; nothing to do for a trained detector.
+        """Fit to all training images before the first step; does nothing in a detector that a loss trains.
 
-        feature: (N, width), of any length; label, group: (N,), -1 where there is none.
+        feature: (N, width) rows of any norm; label, group: (N,), -1 for none.
         """
 
     def refit(self, feature: Tensor, label: Tensor, before: Tensor, group: Tensor | None = None) -> None:
-        """Fill it from the tuned features after the last step; before: (N,) novelty of the same images after `fit`."""
+        """Fit to the tuned features after the last step. before: (N,) novelty of the same images before the first step."""
         self.fit(feature, label, group)
 
     def threshold(self) -> NoveltyThreshold | None:
-        """Its own calibration; None: the threshold comes from labelled images (`exceeded_by_few`)."""
+        """The threshold of a calibrated detector; None for another, whose threshold is `exceeded_by_few`."""
         return None
 
 
@@ -72,12 +72,12 @@ def detector_of(network: Network) -> Detector | None:
 
 
 def novelty(scores: Tensor) -> Tensor:
-    """The novelty that a detector's scores mean: (N,) as it is, (N, M, 2) by Eq. 7."""
+    """(N,) novelty from a detector's scores: scores (N,) are the novelty, scores (N, M, 2) give it by Eq. 7."""
     return scores if scores.ndim == 1 else losses.novelty(scores)
 
 
 def remember(memory: nn.Module, images: int) -> None:
-    """Make room in a method's memory for the novelty of all training images before the first step."""
+    """Add a buffer to a method's memory for the novelty of all training images before the first step."""
     memory.register_buffer("novelty", torch.zeros(images))
 
 
@@ -87,9 +87,9 @@ def remembered(network: Network) -> Tensor | None:
 
 
 def exceeded_by_few(labelled: NDArray[np.float32]) -> NoveltyThreshold | None:
-    """The novelty that one in twenty labelled images exceeds; labelled: (L,) their novelty; None if there are none.
+    """A threshold that a share EXCEED of the labelled images exceeds; None without labelled images.
 
-    If these images trained the detector, known images that it never saw exceed the threshold more often.
+    labelled: (L,) their novelty. If they trained the detector, other images of known classes exceed the threshold more often.
     """
     if not len(labelled):
         return None

@@ -14,7 +14,7 @@ from torch.nn.functional import normalize
 
 from debgcd.novelty.vote import DECAY, NEAR, VOTERS, Neighbours, log_rates, principal_axes, rank_weights, voted
 
-CLEARLY = 0.8  # certainty from which a label looks wrong; see `doubts`
+CLEARLY = 0.8  # least certainty for which a label looks wrong; see `suspicious_labels`
 ROUNDS = 6  # in which labels that look wrong are replaced to find more
 FOUND = 0.6  # share of the wrong labels that are found so, where three in ten are wrong
 FEWEST_WRONG, LEAST_WRONG = 3, 0.06  # number and share of labels that look wrong from which a warning is given
@@ -27,12 +27,12 @@ SHIFTED = 3.0  # standard deviations above chance beyond which labelled and unla
 AXES = 24  # principal axes in which they are compared
 FEWEST = 10  # labelled images; of fewer nothing is said
 
-WITNESSES = 2  # other scenes' images with the same label, without which nobody could have confirmed it
+WITNESSES = 2  # least number of images of other scenes with the same label; with fewer its neighbours cannot confirm it
 
 
 @torch.no_grad()
 def shares_of_labels(feature: Tensor, label: Tensor, group: Tensor | None = None) -> tuple[Tensor, float]:
-    """As `log_rates`; arguments as for `Neighbours.fit`."""
+    """log r_c (M,) and its standard deviation, see `log_rates`; arguments as for `Neighbours.fit`."""
     head = Neighbours(feature.shape[1], len(feature)).to(feature.device)
     chosen = head.take(feature, group)
     voter = label[chosen]
@@ -41,15 +41,17 @@ def shares_of_labels(feature: Tensor, label: Tensor, group: Tensor | None = None
 
 
 @torch.no_grad()
-def doubts(feature: Tensor, label: Tensor, group: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """The class that most of the neighbours have, (L,), and how clearly that speaks against the label, (L,) in 0..1.
+def suspicious_labels(feature: Tensor, label: Tensor, group: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """For each labelled image the class of most neighbours, (L,), and the certainty that its label is wrong, (L,) in 0..1.
 
-    Of labelled images only: feature (L, width), label (L,), group (L,), -1 where there is none. A neighbour's vote is for its
-    own class. Some classes resemble each other, so what counts against a label are the votes for the other class beyond
-    those that the other images with this label have on average: against = max(0, votes - average); against / (against +
-    votes for the label). It is 0 where most neighbours have the label itself, or hardly any other image has it.
+    feature (L, width), label (L,), group (L,), -1 for none: of the labelled images only. Neighbours vote for their own class.
+    Because some classes resemble each other, the votes for the other class count only as far as they exceed those that
+    images with this label have for it on average: against = max(0, votes - average). The certainty is
+    against / (against + votes for the label). It is 0 if most neighbours have the label, or fewer than WITNESSES other
+    images have it.
     """
-    voters = max(3, min(VOTERS, len(label) // 3))  # of few images a third: if all voted, the largest class would win
+    # if all of a few images voted, the largest class would win: take a third
+    voters = max(3, min(VOTERS, len(label) // 3))
     if not len(label):
         return label, feature.new_zeros(0)
     classes = int(label.max()) + 1
@@ -115,13 +117,13 @@ def check_labels(feature: Tensor, label: Tensor, group: Tensor | None = None) ->
 
 
 def expected_wrong(feature: Tensor, label: Tensor, group: Tensor | None = None) -> int:
-    """About how many labels are wrong, 0 unless many look it. Of labelled images only, as for `doubts`.
+    """About how many labels are wrong, 0 unless many look it. Of labelled images only, as for `suspicious_labels`.
 
     Those that look wrong are replaced by what their neighbours have, so that the next look has better neighbours.
     """
     mended = label.clone()
     for turn in range(ROUNDS):
-        other, certainty = doubts(feature, mended, group)
+        other, certainty = suspicious_labels(feature, mended, group)
         clear = certainty >= CLEARLY
         if not turn and int(clear.sum()) < max(FEWEST_WRONG, LEAST_WRONG * len(label)):
             return 0

@@ -2,7 +2,7 @@
 
 Labelled images are of known classes, unlabelled ones of any class. Where nearly all neighbours of an image are unlabelled, there
 is a class that nobody labelled. An image never votes on itself, so its own label cannot decide, however few labels there are.
-Nor do images of its own group: a burst of one scene is, as it were, one image.
+Nor do images of its own group, because a burst of one scene carries no more information than one image.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from debgcd.errors import UsageError
+from debgcd.model.heads import AXES
 from debgcd.novelty.base import Detector, NoveltyThreshold
 
-AXES = 128  # principal axes in which neighbours are sought; the remaining ones are mostly noise
 VOTERS = 60  # nearest images that vote
 DECAY = 20.0  # ranks over which a vote falls to 1/e
-MOST = 100_000  # training images that may vote; of more, a random part
+MOST = 100_000  # voters at most; if there are more training images, a random part votes
 COPY = 1e-4  # an image this near (1 − cosine) is the image itself, or a copy, and has no vote
 BLOCK = 2048  # images whose similarities to all voters are in memory together
 KNOTS = 32  # of the calibration curve
 
 UNEVEN = 0.5  # spread of log r_c beyond which labels are given in uneven shares
 PUREST = 0.3  # share of a class's labelled images whose surroundings say how many of its images are labelled
-NEAR = 20  # neighbours that count there
+NEAR = 20  # nearest voters of an image that make up its surroundings
 SHRINKAGE = 5.0  # neighbours of the mean class that are added to each
 
 
 class Neighbours(Detector):
-    """The vote: E, what labelled neighbours lead one to expect of unlabelled ones, against U, those that there are."""
+    """Novelty by a vote: E, the unlabelled neighbours expected from the labelled ones, against U, those observed."""
 
     mean: Tensor
     axes: Tensor
@@ -79,7 +79,7 @@ class Neighbours(Detector):
         self.curve.copy_(torch.stack([place, before[free].double().quantile(1 - at)]))
 
     def _move(self, feature: Tensor, label: Tensor, group: Tensor | None) -> Tensor:
-        """Let these images vote, as their labels say; returns r_c (M,)."""
+        """Take voters from these images and set their votes by their labels; returns r_c (M,)."""
         chosen = self.take(feature, group)
         voter = label[chosen]
         labelled = voter >= 0
@@ -89,7 +89,7 @@ class Neighbours(Detector):
         return rates
 
     def take(self, feature: Tensor, group: Tensor | None = None) -> Tensor:
-        """Take these images as voters, or a random part of them; returns which (V,)."""
+        """Take these images, or a random part of them, as voters; returns the rows taken, (V,)."""
         chosen = torch.arange(len(feature), device=feature.device)
         if len(feature) > len(self.points):
             drawn = torch.randperm(len(feature), generator=torch.Generator().manual_seed(0))
@@ -102,7 +102,7 @@ class Neighbours(Detector):
         return chosen
 
     def place(self, feature: Tensor) -> Tensor:
-        """(N, width) -> (N, axes), unit rows."""
+        """Features on the principal axes: (N, width) -> (N, axes), unit rows."""
         return normalize((feature - self.mean) @ self.axes, dim=1)
 
     def vote(self, feature: Tensor, group: Tensor | None = None) -> Tensor:
@@ -168,7 +168,7 @@ def principal_axes(points: Tensor, axes: int) -> tuple[Tensor, Tensor]:
     mean = points.double().mean(0)
     centred = points.double() - mean
     if len(points) < points.shape[1]:
-        # the same from the smaller matrix; the larger one has so many zero eigenvalues that eigh may not converge
+        # from the smaller matrix: the larger one has many zero eigenvalues, for which eigh may not converge
         values, coordinates = torch.linalg.eigh(centred @ centred.T)
         found = centred.T @ coordinates[:, -axes:]
         length = found.norm(dim=0)
@@ -224,8 +224,8 @@ def calibrated(
 
     vote, labelled, weight: (N,); weight: how many images of its class a labelled one stands for, 1 for unlabelled ones.
 
-    Labelled images are a sample of the known ones. So at each vote the unlabelled ones are as many known ones as there are
-    labelled ones there, times the ratio of known unlabelled images to labelled ones; the others are new.
+    Labelled images are a sample of those of known classes. So at each vote, the expected number of unlabelled images of known
+    classes is the number of labelled images times the overall ratio of the two; the other unlabelled images are new.
     """
     vote, weight = vote.double().cpu(), weight.double().cpu()
     labelled = labelled.cpu()
@@ -235,8 +235,8 @@ def calibrated(
     curve = _knots(place, (1 - ratio * odds).clamp(0, 1))
     new = (interpolate(vote, curve) > 0.5).double()
     wrong = float((new * weight)[labelled].sum() / weight[labelled].sum().clamp_min(1e-9))
-    said = float(new[~labelled].mean()) if (~labelled).any() else 0.0
-    missed = 1 - (said - known * wrong) / (1 - known) if known < 1 else 0.0
+    looks_new = float(new[~labelled].mean()) if (~labelled).any() else 0.0
+    missed = 1 - (looks_new - known * wrong) / (1 - known) if known < 1 else 0.0
     low, high = (known, known) if known_share is not None else _interval(vote, labelled, weight)
     return curve, torch.tensor([1 - known, 1 - high, 1 - low, wrong, min(1.0, max(0.0, missed))])
 
@@ -244,8 +244,8 @@ def calibrated(
 def known_part(vote: Tensor, labelled: Tensor, weight: Tensor) -> float:
     """How many of the unlabelled images are of known classes: at most this share (best bin estimation, Garg et al. 2021).
 
-    Above some vote there are hardly any new images. There the share of unlabelled images, over that of labelled ones, is the
-    answer; the place is chosen where its upper confidence bound is lowest.
+    Above some vote there are hardly any new images. The result is the share of unlabelled images above that vote, divided by
+    the share of labelled ones; the vote is chosen so that the upper confidence bound of this ratio is lowest.
     """
     if not labelled.any() or labelled.all():
         return 1.0
@@ -263,11 +263,11 @@ def _interval(vote: Tensor, labelled: Tensor, weight: Tensor, draws: int = 200) 
     """The middle 90 % of `known_part` over bootstrap samples of the images."""
     groups = [rows for rows in (labelled.nonzero()[:, 0], (~labelled).nonzero()[:, 0]) if len(rows)]
     generator = torch.Generator().manual_seed(0)
-    found = []
+    shares = []
     for _ in range(draws):
         rows = torch.cat([rows[torch.randint(len(rows), (len(rows),), generator=generator)] for rows in groups])
-        found.append(known_part(vote[rows], labelled[rows], weight[rows]))
-    low, high = torch.tensor(found).quantile(torch.tensor([0.05, 0.95])).tolist()
+        shares.append(known_part(vote[rows], labelled[rows], weight[rows]))
+    low, high = torch.tensor(shares).quantile(torch.tensor([0.05, 0.95])).tolist()
     return low, high
 
 
@@ -302,7 +302,8 @@ def _knots(place: Tensor, novelty: Tensor) -> Tensor:
 def interpolate(x: Tensor, curve: Tensor) -> Tensor:
     """Linear between the points of a curve (2, n) with rising places, constant beyond: (N,) -> (N,)."""
     place, value = curve.to(x)
-    right = (x[:, None] > place).sum(1).clamp(1, len(place) - 1)  # ONNX has no searchsorted
+    # ONNX has no searchsorted
+    right = (x[:, None] > place).sum(1).clamp(1, len(place) - 1)
     left = right - 1
     width = (place[right] - place[left]).clamp_min(1e-12)
     share = ((x - place[left]) / width).clamp(0, 1)

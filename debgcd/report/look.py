@@ -24,7 +24,7 @@ from debgcd.errors import DataError
 from debgcd.model.heads import classifiers
 from debgcd.report.trust import Evidence, Floats, Ids, category_means, rows_per_category, trust
 from debgcd.review.log import reviewed_predictions
-from debgcd.run.categories import Category, living
+from debgcd.run.categories import Category, merged_numbers
 from debgcd.run.directory import Run, unusable_images
 from debgcd.run.predictions import TOP, Prediction
 from debgcd.system.progress import progress
@@ -118,7 +118,7 @@ def _living(every: list[Category]) -> tuple[list[Category], Ids]:
     categories = [category for category in every if category.merged_into is None]
     number = {category.category: i for i, category in enumerate(categories)}
     renumbered = [replace(category, category=i) for i, category in enumerate(categories)]
-    return renumbered, np.array([number[successor] for successor in living(every)])
+    return renumbered, np.array([number[successor] for successor in merged_numbers(every)])
 
 
 def of_readable(run: Run, cache: Path, ask: Callable[[Ids], Answer]) -> tuple[Ids, Answer]:

@@ -1,7 +1,7 @@
-"""A run directory, and what is in it.
+"""The run directory and the files in it.
 
-- `directory`: how it begins, what it holds
-- `categories`: known classes and new-01, ...: stable ids
+- `directory`: its files, creating it, and opening it again
+- `categories`: the categories of a model, with stable ids
 - `model_folder`: the trained model on disk, with its card
-- `predictions`: the table of predictions: its columns, CSV and Parquet, read and written here alone
+- `predictions`: the table of predictions; the only file that knows its columns and formats
 """

@@ -16,9 +16,10 @@ RESTORE = "restore the file or train again"
 
 @dataclass(frozen=True)
 class Category:
-    """One category of a model; `id` is the class's name or new-01, ...; `name` is what people call it.
+    """A category of a model.
 
-    merged_into: a reviewer made it a part of the category with this id, whose name it has.
+    id: the name of a known class, or new-01, ...; it never changes its meaning. name: the id until a reviewer gives a name.
+    merged_into: the id of the category that a reviewer merged it into, whose name it then has.
     """
 
     category: int
@@ -32,21 +33,24 @@ class Category:
 
 
 def categories(classes: Sequence[str], k: int) -> list[Category]:
-    """Categories 0..M-1 for the known classes in this order, M..k-1 as new-01, new-02, ..."""
-    found = [Category(i, name, name, True) for i, name in enumerate(classes)]
+    """The categories of a new model: 0..M-1 are the known classes in this order, M..k-1 are new-01, new-02, ..."""
+    known = [Category(i, name, name, True) for i, name in enumerate(classes)]
     digits = max(2, len(str(k - len(classes))))
     ids = (f"new-{number:0{digits}d}" for number in itertools.count(1))
-    free = (new for new in ids if new not in set(classes))  # a class may be called new-01: one found and kept before
-    found += [Category(i, new, new, False) for i, new in zip(range(len(classes), k), free, strict=False)]
-    return found
+    # in a run that continues another, a known class may be an earlier run's new-01
+    unused = (new for new in ids if new not in set(classes))
+    return known + [Category(i, new, new, False) for i, new in zip(range(len(classes), k), unused, strict=False)]
 
 
-def living(categories: Sequence[Category]) -> list[int]:
-    """The number of the category that each one is by now; of several that became one without a number, the first."""
-    number = {one.id: one.category for one in categories if one.merged_into is None}
-    for one in categories:
-        number.setdefault(one.merged_into or one.id, one.category)
-    return [number[one.merged_into or one.id] for one in categories]
+def merged_numbers(categories: Sequence[Category]) -> list[int]:
+    """For each category, the number of the one that it was merged into, or its own.
+
+    The target of a merge may be an id that is none of these categories; the first one merged into it then stands for it.
+    """
+    number = {each.id: each.category for each in categories if each.merged_into is None}
+    for each in categories:
+        number.setdefault(each.merged_into or each.id, each.category)
+    return [number[each.merged_into or each.id] for each in categories]
 
 
 def find(categories: Sequence[Category], which: int | str) -> str:
@@ -55,37 +59,39 @@ def find(categories: Sequence[Category], which: int | str) -> str:
         if which not in range(len(categories)):
             raise UsageError(f"there is no category {which!r:.80}; they are numbered from 0 to {len(categories) - 1}")
         return categories[int(which)].id
-    texts = {one.name: one.id for one in categories if one.merged_into is None} | {one.id: one.id for one in categories}
-    if which not in texts:
-        raise UsageError(f"there is no category {which!r:.80}{suggest(which, list(texts))}")
-    return texts[which]
+    # an id wins over an equal name
+    id_of = {each.name: each.id for each in categories if each.merged_into is None}
+    id_of |= {each.id: each.id for each in categories}
+    if which not in id_of:
+        raise UsageError(f"there is no category {which!r:.80}{suggest(which, list(id_of))}")
+    return id_of[which]
 
 
 def read_categories(folder: Path, known: int) -> list[Category]:
-    """The categories of a model folder; a DataError names the first entry that is wrong. known: how many come first.
+    """The categories of a model folder; a DataError names the first wrong entry. known: M, the number of known classes.
 
-    Answers are looked up by position, so an entry that moved would turn one class into another.
+    A network's outputs are categories by position, so an entry in another position would turn one class into another.
     """
-    place = folder / "categories.json"
-    with readable(place, RESTORE, missing=False):
-        entries = read_json(place)
+    path = folder / "categories.json"
+    with readable(path, RESTORE, missing=False):
+        entries = read_json(path)
         if not isinstance(entries, list):
             raise ValueError("it does not hold a list")
-    found: list[Category] = []
+    read: list[Category] = []
     ids: dict[str, int] = {}
     for i, entry in enumerate(entries):
         problem = _problem(entry, i, known, ids)
         if problem:
-            raise DataError(f"{place}: entry {i} {problem}; {RESTORE}")
-        found.append(Category(**entry))
+            raise DataError(f"{path}: entry {i} {problem}; {RESTORE}")
+        read.append(Category(**entry))
         ids[entry["id"]] = i
-    if len(found) < known:
-        raise DataError(f"{place} has {len(found)} entries, but config.json counts {known} known classes; {RESTORE}")
-    return found
+    if len(read) < known:
+        raise DataError(f"{path} has {len(read)} entries, but config.json counts {known} known classes; {RESTORE}")
+    return read
 
 
 def _problem(entry: Any, i: int, known: int, ids: Mapping[str, int]) -> str:
-    """What is wrong with entry number i, empty if nothing; ids: those of the entries before it."""
+    """What is wrong with entry number i; empty if nothing is. ids: id -> position of the entries before it."""
     kinds = {"category": int, "id": str, "name": str, "known": bool}
     if not isinstance(entry, dict) or set(entry) - {"merged_into"} != set(kinds):
         return f"must have the keys {', '.join(kinds)}"

@@ -1,4 +1,4 @@
-"""The run directory: what is in it, and how it begins."""
+"""The run directory: its files, creating it, and opening it again."""
 
 from __future__ import annotations
 
@@ -23,13 +23,12 @@ from debgcd.system import distributed
 from debgcd.system.files import lock, read_json, readable, write_json, write_text
 from debgcd.system.machine import environment
 
-# What `create_run` writes before config.yaml, and the lock; where there is no more than this, a run was killed before it began
-# or was refused.
 IMAGES = "images.sha256"  # one line per image, as sha256sum writes them
 BEFORE = "before.json"
-FIRST = ("manifest.csv", "skipped.csv", "environment.json", IMAGES, BEFORE)
-BEGINNING = {name for file in FIRST for name in (file, f".{file}.tmp")}
-BEGINNING |= {".lock"}
+# The files that `create_run` writes before config.yaml. A folder with only these and the lock counts as new: a run in it was
+# refused, or killed before config.yaml was written.
+WRITTEN_FIRST = ("manifest.csv", "skipped.csv", "environment.json", IMAGES, BEFORE)
+LEFT_OVER = {name for file in WRITTEN_FIRST for name in (file, f".{file}.tmp")} | {".lock"}
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ class Run:
 
     @property
     def before(self) -> Path:
-        """What the run knows of the reviewed run that it began from, if it did."""
+        """Categories and decisions of the reviewed run that this run continues; only such a run has this file."""
         return self.folder / BEFORE
 
     @property
@@ -77,10 +76,11 @@ class Run:
     def digest(self) -> str:
         """A hash of all that a result depends on, to notice an edited config.yaml or manifest.csv; truth is not in it."""
         settings = configuration.to_dict(self.config)
-        how = settings.pop("run")
-        settings["precision"] = how["precision"]
+        run_settings = settings.pop("run")
+        settings["precision"] = run_settings["precision"]
         if self.config.model_kept == "best-old":
-            settings["eval_every"] = how["eval_every"]  # which epochs are candidates
+            # decides which epochs can be the best
+            settings["eval_every"] = run_settings["eval_every"]
         rows = [[str(path) for path in self.manifest.paths], self.manifest.labels, self.manifest.splits]
         rows += [self.manifest.groups] if any(self.manifest.groups) else []
         rows += [self.before.read_text("utf-8")] if self.before.exists() else []
@@ -88,36 +88,37 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """predictions.csv is the last file that a run writes."""
+        """Whether the run is complete: predictions.csv is the last file that it writes."""
         return self.predictions.exists() and self.model.is_dir()
 
 
 def require_new(folder: Path) -> None:
-    """Refuse a run directory that would mix with something else, before any work is done; `begin` looks again.
+    """Refuse a run directory that is not empty, before any work is done, and leave it unchanged.
 
-    This call leaves nothing behind in a folder that it refuses; only `begin` keeps other processes out.
+    `new_run` checks again under a lock: without it another process may start a run in the same folder.
     """
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"the run directory {folder} is a file; choose another run directory", setting="out")
     if folder.is_dir():
-        _require_empty(folder, BEGINNING)
+        _require_empty(folder)
     folder.mkdir(parents=True, exist_ok=True)
 
 
 @contextmanager
 def new_run(folder: Path) -> Iterator[None]:
-    """Hold the lock of a new run directory: of several processes that begin a run in it at once, one goes on.
+    """Hold the lock of a new run directory: if several processes start a run in it at once, only one continues.
 
-    The look into the folder comes after the lock, because until then another process may begin or even finish a run.
+    The folder is checked under the lock, because before that another process may start or even finish a run.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with lock(folder):
-        _require_empty(folder, BEGINNING)
+        _require_empty(folder)
         yield
 
 
-def _require_empty(folder: Path, besides: set[str]) -> None:
-    if {entry.name for entry in folder.iterdir()} - besides:
+def _require_empty(folder: Path) -> None:
+    """Refuse a folder that holds more than LEFT_OVER."""
+    if {entry.name for entry in folder.iterdir()} - LEFT_OVER:
         hint = f"; to continue the run in it: debgcd resume {folder}" if (folder / "config.yaml").exists() else ""
         raise UsageError(
             f"the run directory {folder} is not empty; choose another run directory", setting="out", then=hint
@@ -125,7 +126,7 @@ def _require_empty(folder: Path, besides: set[str]) -> None:
 
 
 def begun_by_launcher(folder: Path) -> bool:
-    """Whether the launcher that started this process began this run, before it had to start again."""
+    """Whether an earlier attempt of the same launch began this run: torchrun restarts its processes after a failure."""
     with suppress(OSError, ValueError, AttributeError):
         launch = read_json(folder / "environment.json").get("launch")
         return launch == distributed.launch() is not None and (folder / "config.yaml").is_file()
@@ -133,7 +134,7 @@ def begun_by_launcher(folder: Path) -> bool:
 
 
 def require_apart(folder: Path, source: Path) -> None:
-    """Refuse a run directory inside the images' folder: its files would be taken for images the next time."""
+    """Refuse a run directory inside the images' folder: the next run would read its files as images."""
     if source.is_dir() and folder.resolve().is_relative_to(source.resolve()):
         raise UsageError(
             f"the run directory {folder} lies inside the images' folder {source}; choose another run directory",
@@ -144,7 +145,10 @@ def require_apart(folder: Path, source: Path) -> None:
 def create_run(
     folder: Path, config: Config, manifest: Manifest, contents: Contents, before: dict[str, Any] | None = None
 ) -> Run:
-    """Write what a run begins with; config.yaml comes last, so that where it is the rest is too."""
+    """Write the initial files of a run; config.yaml comes last, so a folder that has it has them all.
+
+    before: the content of before.json, for a run that continues a reviewed one.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     write_manifest(manifest, folder / "manifest.csv")
     write_skipped(manifest.skipped, folder / "skipped.csv")
@@ -162,7 +166,7 @@ def create_run(
 
 
 def open_run(folder: Path) -> Run:
-    """An existing run directory."""
+    """Read an existing run directory."""
     if not (folder / "config.yaml").is_file():
         raise UsageError(f"{folder} is not a run directory: it has no config.yaml; start one with debgcd train")
     try:
@@ -181,7 +185,7 @@ def open_run(folder: Path) -> Run:
 
 
 def finished_run(folder: Path) -> Run:
-    """The run in a folder, refused unless it has finished."""
+    """Read a run, refused unless it has finished; its categories.json is brought up to date with the review's log."""
     run = open_run(folder)
     distributed.set_timeout(run.config.run.timeout)
     if not run.finished:
@@ -191,7 +195,7 @@ def finished_run(folder: Path) -> Run:
 
 
 def require_same_images(run: Run, contents: Contents) -> None:
-    """Refuse images of a run that are not what they were when it began; a file that was only touched is fine."""
+    """Refuse images of a run if their content has changed since it began; their times may have."""
     digests = dict(zip(map(str, run.manifest.paths), read_digests(run), strict=True))
     contents.require_same([digests[str(path)] for path in contents.paths], run.folder / IMAGES)
 
@@ -203,17 +207,18 @@ def unusable_images(run: Run, rows: Iterable[int], cache: Path) -> list[str]:
 
 
 def read_digests(run: Run) -> list[str]:
-    """The sha256 of each image of the manifest, or rather of its file, when the run began."""
-    place = run.folder / IMAGES
-    with readable(place, "restore it, or train in a new run directory"):
-        lines = [line.partition("  ") for line in place.read_text("utf-8").split("\n")[:-1]]
-    if [name for _, _, name in lines] != [_one_line(path) for path in run.manifest.paths]:
+    """The sha256 of the file of each image in the manifest, recorded when the run began."""
+    path = run.folder / IMAGES
+    with readable(path, "restore it, or train in a new run directory"):
+        lines = [line.partition("  ") for line in path.read_text("utf-8").split("\n")[:-1]]
+    if [name for _, _, name in lines] != [_one_line(image) for image in run.manifest.paths]:
         raise DataError(
-            f"{run.folder / 'manifest.csv'} is not what it was when the run began: {place.name} lists other images; restore "
+            f"{run.folder / 'manifest.csv'} is not what it was when the run began: {path.name} lists other images; restore "
             "it, or train in a new run directory"
         )
     return [sha256 for sha256, _, _ in lines]
 
 
 def _one_line(path: Picture) -> str:
+    """The path as a line of images.sha256; line breaks in it are escaped."""
     return str(path).encode("unicode_escape").decode("ascii") if "\n" in str(path) or "\r" in str(path) else str(path)

@@ -41,15 +41,15 @@ Label = int | float | bool | str
 
 @dataclass(frozen=True)
 class Model:
-    """A trained model, ready to be asked."""
+    """A trained model in memory."""
 
     network: Network
     method: Method
     config: Config
     categories: list[Category]
-    images: int  # that it was trained on
-    sha256: str  # of its tensors
-    labels: tuple[Label, ...] | None = None  # of the known classes, as given in Python; None: the ids
+    images: int  # number of training images
+    sha256: str  # of model.safetensors
+    labels: tuple[Label, ...] | None = None  # of the known classes, as given in Python; None: their ids
     novel: NoveltyThreshold | None = None  # None without a detector
 
 
@@ -64,14 +64,15 @@ def save_model(
     labelled: int | None = None,
     scores: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write the folder at one instant; the same training gives the same model.safetensors, byte for byte.
+    """Write a model folder beside its place and rename it, so it is complete or absent.
 
-    images: how many it was trained on. labels, novel: see `Model`. labelled, scores: for the card, see `model_card`.
+    images: number of training images. labels, novel: see `Model`. labelled, scores: for the card, see `model_card`.
     """
     known = sum(category.known for category in categories)
     with new_folder(folder) as new:
         content = save_tensors({name: value.cpu().contiguous() for name, value in tensors.items()})
-        (new / "model.safetensors").write_bytes(content)  # not safetensors' own writing: it hides what a full disk says
+        # not safetensors' save_file, whose error does not say that the disk is full
+        (new / "model.safetensors").write_bytes(content)
         facts: dict[str, Any] = {
             "format": FORMAT,
             "known": known,
@@ -89,7 +90,7 @@ def save_model(
 
 
 def load_model(folder: Path, *, backbone: str | None, cache: Path, device: str = "auto") -> Model:
-    """Read a model folder; the trunk comes from where the model says, or from `backbone`, and must be the same weights."""
+    """Read a model folder. The trunk comes from the backbone that the model names, or from `backbone` with equal weights."""
     try:
         with readable(
             f"the model in {folder}", "restore it or train again", UsageError, SafetensorError, missing=False
@@ -117,7 +118,7 @@ def load_model(folder: Path, *, backbone: str | None, cache: Path, device: str =
         image_size=config.views.crop,
         revision=None if backbone else config.backbone.revision,
         cache=cache,
-        # where the run had bfloat16 and this device has not, single precision: the same up to rounding
+        # a run in bfloat16 is read in single precision on a device without it: equal up to rounding
         precision=pick_precision("auto" if config.run.precision == "bf16" else "fp32", pick_device(device)),
     )
     if trunk.identity.sha256 != config.backbone.sha256:
@@ -128,7 +129,8 @@ def load_model(folder: Path, *, backbone: str | None, cache: Path, device: str =
         )
     trunk = METHODS[config.method].prompted(trunk, config)
     method = create(config, Sizes(trunk.width, len(categories), facts["known"], facts["images"]))
-    with torch.device("meta"):  # config.json may ask for heads of any size: none is allocated before the tensors agree
+    # config.json may ask for heads of any size, so no memory is allocated before the tensors are known to fit
+    with torch.device("meta"):
         heads = method.heads()
     network = Network(trunk, heads)
     try:
@@ -143,19 +145,19 @@ def load_model(folder: Path, *, backbone: str | None, cache: Path, device: str =
 
 
 def read_novel(folder: Path) -> NoveltyThreshold | None:
-    """What a model folder says about images that look new."""
+    """The novelty threshold in a model folder; None for a model without a detector."""
     with readable(folder / "config.json", RESTORE):
-        found = read_json(folder / "config.json").get("novel")
-        return None if found is None else NoveltyThreshold(**found)
+        values = read_json(folder / "config.json").get("novel")
+        return None if values is None else NoveltyThreshold(**values)
 
 
 def _read_labels(folder: Path, ids: list[str]) -> tuple[Label, ...] | None:
-    """labels.json, if there is one; each must be the label that gave the class its id."""
-    place = folder / LABELS
-    if not place.exists():
+    """The labels in labels.json, each of which must be the one that gave a class its id; None without the file."""
+    path = folder / LABELS
+    if not path.exists():
         return None
-    with readable(place, "restore it, or delete it to have the ids instead"):
-        labels = read_json(place)
+    with readable(path, "restore it, or delete it to have the ids instead"):
+        labels = read_json(path)
         if not isinstance(labels, list) or len(labels) != len(ids):
             raise ValueError(f"it does not hold a list of {len(ids)} labels")
         for i, (label, name) in enumerate(zip(labels, ids, strict=True)):
@@ -165,6 +167,7 @@ def _read_labels(folder: Path, ids: list[str]) -> tuple[Label, ...] | None:
 
 
 def _read_tensors(folder: Path, sha256: str) -> dict[str, Tensor]:
+    """The tensors of model.safetensors; a ValueError if its hash is another."""
     content = (folder / "model.safetensors").read_bytes()
     if hashlib.sha256(content).hexdigest() != sha256:
         raise ValueError("the sha256 of model.safetensors does not match")
@@ -174,15 +177,15 @@ def _read_tensors(folder: Path, sha256: str) -> dict[str, Tensor]:
 def start_from(
     folder: Path, sha256: str | None, network: Network, method: Method, classes: Sequence[str]
 ) -> frozenset[str]:
-    """Fill a network from a model folder, as far as its heads are the same; the names of the heads that it filled.
+    """Copy tail, standardisation and matching heads from a model folder; returns the names of the copied heads.
 
-    The tail and the features' standardisation must be there. A head with another name or shape keeps its initial values, and
-    so does one that speaks of categories where the known classes are others.
+    A head keeps its initial values if the model has none of the same name and shape. So do classifiers and detector if the
+    model's known classes are not `classes`.
     """
     with readable(f"the model in {folder} that the run starts from", "restore it", SafetensorError):
         tensors = _read_tensors(folder, sha256 or "")
         known = read_json(folder / "config.json")["known"]
-        given_classes = [category.id for category in read_categories(folder, known) if category.known]
+        model_classes = [category.id for category in read_categories(folder, known) if category.known]
     own = network.state()
     same = {name for name, value in own.items() if name in tensors and tensors[name].shape == value.shape}
     added = network.backbone.unpretrained
@@ -193,14 +196,14 @@ def start_from(
     )
     if lost:
         raise DataError(f"the run starts from the model in {folder}, which has no fitting {lost[0]}; choose another")
-    others = set() if given_classes == list(classes) else {*method.answers, *classifiers(network.heads), DETECTOR}
+    by_class = set() if model_classes == list(classes) else {*method.answers, *classifiers(network.heads), DETECTOR}
     heads = {name: {f"heads.{name}.{key}" for key in head.state_dict()} for name, head in network.heads.items()}
-    given = frozenset(name for name, parts in heads.items() if parts <= same and name not in others)
+    given = frozenset(name for name, parts in heads.items() if parts <= same and name not in by_class)
     for name, value in own.items():
         if name in same and (not name.startswith("heads.") or name.split(".")[1] in given):
             value.copy_(tensors[name])
     new = ", ".join(sorted(set(heads) - given)) or "none"
-    why = " (the known classes are others)" if others else ""
+    why = " (the known classes are others)" if by_class else ""
     say(f"start: heads taken over: {', '.join(sorted(given)) or 'none'}; new: {new}{why}")
     return given
 
@@ -211,7 +214,7 @@ LICENCES = {  # by the beginning of the backbone's name: (Hugging Face's id, wor
     "facebook/dinov2": ("apache-2.0", "Apache-2.0"),
     "facebook/dinov3": ("other", "the DINOv3 License of Meta"),
 }
-SHOWN = 50  # class names
+CLASSES_SHOWN = 50  # names of known classes in the card
 
 
 def model_card(
@@ -222,17 +225,19 @@ def model_card(
     labelled: int | None = None,
     scores: Mapping[str, Any] | None = None,
 ) -> str:
-    """The card of a model with these known classes and so many new categories, trained on so many images.
+    """The text of README.md in a model folder.
 
-    labelled: how many of them had a label, if that is known; scores: evaluation.json, if the truth was known.
+    known: the names of the known classes; new: number of new categories; images: number of training images; labelled:
+    number of those with a label, or None; scores: the content of evaluation.json, or None.
     """
     backbone = str(config.backbone.name)
     licence, words = next(
-        (found for start, found in LICENCES.items() if backbone.startswith(start)),
+        (entry for start, entry in LICENCES.items() if backbone.startswith(start)),
         ("other", "that of its authors; look at where the weights came from"),
     )
     hub = f"\nbase_model: {json.dumps(backbone)}" if "/" in backbone and not backbone.startswith(("/", ".")) else ""
-    names = ", ".join(map(_code, known[:SHOWN])) + (f" and {len(known) - SHOWN} more" if len(known) > SHOWN else "")
+    names = ", ".join(map(_code, known[:CLASSES_SHOWN]))
+    names += f" and {len(known) - CLASSES_SHOWN} more" if len(known) > CLASSES_SHOWN else ""
     marked = "" if labelled is None else f", {labelled} of them with a label"
     software = ", ".join(f"{name} {version}" for name, version in versions().items())
     return f"""---
@@ -282,7 +287,7 @@ Backbone: {_code(backbone)}, sha256 `{config.backbone.sha256}`; only its tuned p
 
 
 def views_label(config: Config) -> str:
-    """How the run saw its images; every table of results says this."""
+    """One phrase on the views of a run, e.g. "views: bank 8, decode fast"; every table of results shows it."""
     decode = f", decode {config.views.decode}"
     if config.views.bank != "on":
         return f"views: fresh{decode}"
@@ -293,14 +298,15 @@ def views_label(config: Config) -> str:
 
 
 def _metrics(scores: Mapping[str, Any] | None) -> str:
+    """The card's table of accuracies."""
     lines = []
     for part in ("unlabelled", "test"):
-        found = (scores or {}).get(part)
-        if found:
-            accuracy = found["gcd"]["accuracy"]
-            values = [*(accuracy[name] for name in ("all", "old", "new")), found["auroc"]]
+        measured = (scores or {}).get(part)
+        if measured:
+            accuracy = measured["gcd"]["accuracy"]
+            values = [*(accuracy[name] for name in ("all", "old", "new")), measured["auroc"]]
             cells = " | ".join("–" if value is None else f"{100 * value:.1f}" for value in values)
-            lines.append(f"| {part} | {found['gcd']['images']} | {cells} |")
+            lines.append(f"| {part} | {measured['gcd']['images']} | {cells} |")
     if not lines:
         return "Not measured: the truth of the unlabelled images was not given."
     head = "| images | number | All | Old | New | AUROC of novelty |\n|---|---|---|---|---|---|"
@@ -310,6 +316,6 @@ def _metrics(scores: Mapping[str, Any] | None) -> str:
 
 
 def _code(name: str) -> str:
-    """A name as code: no character of it is Markdown or HTML."""
+    """A name as Markdown code, in which no character has a meaning in Markdown or HTML."""
     plain = escaped(name).replace("`", "'").replace("<", "&lt;")
     return f"`{plain}`"

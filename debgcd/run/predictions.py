@@ -1,4 +1,4 @@
-"""The table of predictions: its columns, built from a network's answers, written as CSV or Parquet, and read back."""
+"""The table of predictions: its columns, building it from a network's results, writing and reading CSV and Parquet."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from debgcd.data.image.crop import Picture
-from debgcd.run.categories import RESTORE, Category, living
+from debgcd.run.categories import RESTORE, Category, merged_numbers
 from debgcd.system.files import csv_cell, csv_field, readable
 from debgcd.system.machine import optional
 
@@ -29,13 +29,15 @@ COLUMNS: dict[str, type] = {
     **{f"top{rank}_{what}": kind for rank in range(1, TOP + 1) for what, kind in (("id", str), ("p", float))},
     "looks_new": bool,
 }
-REVIEWED = {**COLUMNS, "review": str}  # with what a reviewer said: open, accepted or rejected
-REQUIRED = {"path", "category", "id", "name", "known", "confidence"}  # the others may be empty
+# `review` is open, accepted or rejected.
+REVIEWED_COLUMNS = {**COLUMNS, "review": str}
+# Any other column may be missing or have empty cells.
+REQUIRED = {"path", "category", "id", "name", "known", "confidence"}
 
-Prediction = dict[str, Any]  # one row: a value of the column's type, or None
-Table = dict[str, list[Any]]  # the same by column
+Prediction = dict[str, Any]  # a row: column -> a value of the column's type, or None
+Table = dict[str, list[Any]]  # column -> the values of all rows
 
-WORDS: dict[type, str] = {int: "a whole number", float: "a number", bool: "true or false"}
+TYPE_NAMES: dict[type, str] = {int: "a whole number", float: "a number", bool: "true or false"}
 FORMAT: dict[type, Callable[[Any], str]] = {str: csv_cell, int: str, bool: lambda value: str(value).lower()}
 FORMAT[float] = "{:.6f}".format
 PARSE: dict[type, Callable[[str], Any]] = {str: csv_field, int: int, float: float}
@@ -44,53 +46,57 @@ PARSE[bool] = {"true": True, "false": False}.__getitem__
 
 @dataclass(frozen=True)
 class Inference:
-    """A network's answers for N images, in their order."""
+    """A network's results for N images."""
 
     top: NDArray[np.int64]  # (N, min(TOP, K)) categories, the most probable first
-    probability: NDArray[np.float32]  # of each of them
-    novelty: NDArray[np.float32] | None = None  # (N,) where the method has a detector and it was asked
-    others: dict[str, NDArray[np.int64]] = field(default_factory=dict)  # (N,) of further classifiers, by name
+    probability: NDArray[np.float32]  # (N, min(TOP, K)) their probabilities
+    novelty: NDArray[np.float32] | None = None  # (N,); None if no detector was run
+    # (N,) categories by each further classifier, by its name
+    others: dict[str, NDArray[np.int64]] = field(default_factory=dict)
 
     @property
     def category(self) -> NDArray[np.int64]:
+        """(N,) the most probable category."""
         return self.top[:, 0]
 
 
 def prediction_table(
     paths: Sequence[Picture], inference: Inference, categories: Sequence[Category], novel: NoveltyThreshold | None
 ) -> Table:
-    """The table of these images; looks_new is empty without a novelty score or a threshold for it."""
+    """The table of predictions for these images; looks_new is empty without novelty or without a threshold for it."""
     ids = np.array([category.merged_into or category.id for category in categories], object)
     names = np.array([category.name for category in categories], object)
     known = np.array([category.known for category in categories])
-    best = np.array(living(categories))[inference.category]
-    found: dict[str, NDArray[Any]] = {"category": best, "id": ids[best], "name": names[best], "known": known[best]}
-    found["confidence"] = inference.probability[:, 0]
+    best = np.array(merged_numbers(categories))[inference.category]
+    filled: dict[str, NDArray[Any]] = {"category": best, "id": ids[best], "name": names[best], "known": known[best]}
+    filled["confidence"] = inference.probability[:, 0]
     for rank in range(inference.top.shape[1]):
-        found[f"top{rank + 1}_id"] = ids[inference.top[:, rank]]
-        found[f"top{rank + 1}_p"] = inference.probability[:, rank]
+        filled[f"top{rank + 1}_id"] = ids[inference.top[:, rank]]
+        filled[f"top{rank + 1}_p"] = inference.probability[:, rank]
     if inference.novelty is not None:
-        found["novelty"] = inference.novelty
+        filled["novelty"] = inference.novelty
         if novel is not None:
-            found["looks_new"] = inference.novelty > novel.above
-    table: Table = {name: found[name].tolist() if name in found else [None] * len(paths) for name in COLUMNS}
+            filled["looks_new"] = inference.novelty > novel.above
+    table: Table = {name: filled[name].tolist() if name in filled else [None] * len(paths) for name in COLUMNS}
     return table | {"path": [str(path) for path in paths]}
 
 
 def rows_of(table: Table) -> list[Prediction]:
-    """One dictionary per image."""
+    """The rows of a table."""
     return [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
 
 
 def to_csv(table: Table, header: bool = True) -> str:
-    """The table as CSV: true/false, six decimals, empty for None; a text that a spreadsheet would compute is quoted."""
+    """The table as CSV: true/false, six decimals, empty for None; text that a spreadsheet would run as a formula is quoted."""
     lines = [",".join(table)] if header else []
-    lines += map(",".join, zip(*(_cells(REVIEWED[name], values) for name, values in table.items()), strict=True))
+    lines += map(
+        ",".join, zip(*(_cells(REVIEWED_COLUMNS[name], values) for name, values in table.items()), strict=True)
+    )
     return "\n".join([*lines, ""])
 
 
 def _cells(kind: type, values: list[Any]) -> list[str]:
-    """A column as text: numbers, which all differ, are formatted at once; anything else once per value."""
+    """A column as text. Floats, which mostly differ, are formatted in one call; other types once per distinct value."""
     if kind is float and None not in values:
         return ("%.6f\n" * len(values) % tuple(values)).split("\n")[:-1]
     texts = {value: "" if value is None else FORMAT[kind](value) for value in set(values)}
@@ -98,7 +104,7 @@ def _cells(kind: type, values: list[Any]) -> list[str]:
 
 
 def is_parquet(path: Path) -> bool:
-    """Whether a table is Parquet, by the suffix of its file."""
+    """Whether a path has a suffix of Parquet files."""
     return path.suffix.lower() in (".parquet", ".pq")
 
 
@@ -111,7 +117,7 @@ def to_parquet(table: Table) -> bytes:
 
 
 def join_csv(parts: Iterable[Path], file: IO[bytes]) -> None:
-    """Write one CSV of parts without headers."""
+    """Join CSV files without headers into one with a header."""
     file.write((",".join(COLUMNS) + "\n").encode())
     for path in parts:
         with open(path, "rb") as part:
@@ -119,7 +125,7 @@ def join_csv(parts: Iterable[Path], file: IO[bytes]) -> None:
 
 
 def join_parquet(parts: Iterable[Path], file: IO[bytes]) -> None:
-    """Write one Parquet file of several."""
+    """Join Parquet files into one."""
     arrow, parquet = pyarrow()
     with parquet.ParquetWriter(file, _schema(arrow, COLUMNS)) as writer:
         for path in parts:
@@ -128,7 +134,7 @@ def join_parquet(parts: Iterable[Path], file: IO[bytes]) -> None:
 
 def _schema(arrow: Any, columns: Iterable[str]) -> Any:
     types = {str: arrow.string(), int: arrow.int64(), float: arrow.float32(), bool: arrow.bool_()}
-    return arrow.schema([(name, types[REVIEWED[name]]) for name in columns])
+    return arrow.schema([(name, types[REVIEWED_COLUMNS[name]]) for name in columns])
 
 
 def pyarrow() -> tuple[Any, Any]:
@@ -138,7 +144,7 @@ def pyarrow() -> tuple[Any, Any]:
 
 
 def read_predictions(path: Path, columns: Collection[str] = tuple(COLUMNS)) -> Table:
-    """These columns of a file of predictions, CSV or Parquet; a DataError says what is wrong with its content."""
+    """Read these columns of a CSV or Parquet file of predictions; a DataError if its content is wrong."""
     with readable(path, RESTORE, missing=False):
         table = _parquet_columns(path, columns) if is_parquet(path) else _csv_columns(path, columns)
         missing = [name for name in columns if name in REQUIRED and name not in table]
@@ -158,18 +164,19 @@ def _csv_columns(path: Path, columns: Collection[str]) -> Table:
 
 
 def _parsed(name: str, cells: list[str]) -> list[Any]:
+    """The values of a column from its cells; a ValueError names the first wrong one."""
     parse, optional, values = PARSE[COLUMNS[name]], name not in REQUIRED, list[Any]()
     try:
         for cell in cells:
             values.append(None if optional and not cell else parse(cell))
     except (ValueError, KeyError) as error:
         row = len(values) + 1
-        raise ValueError(f"row {row}: {name} is {cell!r:.80}, not {WORDS[COLUMNS[name]]}") from error
+        raise ValueError(f"row {row}: {name} is {cell!r:.80}, not {TYPE_NAMES[COLUMNS[name]]}") from error
     return values
 
 
 def _parquet_columns(path: Path, columns: Collection[str]) -> Table:
     arrow, parquet = pyarrow()
     table = parquet.read_table(path)
-    here = [name for name in columns if name in table.column_names]
-    return table.select(here).cast(_schema(arrow, here)).to_pydict()
+    present = [name for name in columns if name in table.column_names]
+    return table.select(present).cast(_schema(arrow, present)).to_pydict()

@@ -217,15 +217,15 @@ def set_timeout(seconds: float) -> None:
         group.timeout = seconds
 
 
-def failed() -> bool:
-    """Tell the others that this rank ends with an error; True if no other one has said so before: then it may speak."""
+def announce_failure() -> bool:
+    """Tell the other ranks that this one ends with an error; returns whether it is the first, which alone prints."""
     group = _group.get()
     if group is None:
         return True
     with suppress(RuntimeError):
         me = str(group.rank)
         return bool(group.store.compare_set("failed", "", me).decode() == me)
-    return group.rank < 2  # no store, so nobody can agree; rank 0 may have been the one that had it
+    return group.rank < 2  # without a store ranks cannot agree; rank 0, which hosts it, may have ended
 
 
 def heartbeat() -> None:

@@ -1,6 +1,6 @@
 """Where the trunk's output comes from.
 
-- `sources`: fresh views through the trunk, or a mix of fresh and banked ones
+- `sources`: tokens of fresh views, or of a mix of fresh and stored views
 - `bank`: tokens of a fixed set of views per image, computed once and kept on disk
-- `image_cache`: resized pixels kept on disk, for runs that cut fresh views
+- `image_cache`: resized pixels kept on disk, for runs with fresh views
 """

@@ -1,9 +1,9 @@
 """The view bank: the trunk's tokens of random views and the centre crop of every image, computed once and kept on disk.
 
 Only the tail changes in training, so the trunk's output for a view never does: with the bank a step costs the tail and
-the heads alone. It is not the paper's way, which cuts fresh views at every step, so results say `views: bank V`. The file
-is named by a hash of all that it depends on; another seed, method or ablation on the same images finds and reuses it, if it
-learns from the same kinds of views. Of each kind the bank holds V views, and a draw picks among those of the kind it needs.
+the heads alone. The paper computes fresh views at every step instead, so results say `views: bank V`. The file is named by a
+hash of all that it depends on, so that another seed, method or ablation on the same images and kinds of views reuses it. The
+bank holds V views of each kind, and a draw picks among those of the kind it needs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from debgcd.data.fingerprints import read_contents
 from debgcd.data.image.crop import Picture
 from debgcd.data.loader import Images, Item, from_files, in_thread, load_batches
 from debgcd.data.sampler import Draws, uniform
-from debgcd.data.views import CENTRE, PLAIN, TWO_PLAIN, CropParams, Kinds, random_cuts
+from debgcd.data.views import CENTRE, PLAIN, TWO_PLAIN, CropParams, Kinds, random_crops
 from debgcd.model.backbone import Backbone
 from debgcd.system.progress import Report, say
 from debgcd.system.store import Recipe, Store, exists, missing_bytes, open_store
@@ -30,7 +30,9 @@ from debgcd.tokens.sources import centre_batches
 FORMAT = 4  # raise it when the meaning of a bank's bytes changes
 FOLDER = "banks"
 BUILD_BATCH = 16  # images whose views go through the trunk together
-TOLERANCE = 0.05  # of the tokens' length: bfloat16 all through a trunk is well below, another image or model far above
+# Largest difference between stored and recomputed tokens, relative to their norm. A trunk in bfloat16 is well below it, another
+# image or model far above.
+TOLERANCE = 0.05
 
 
 class Bank:
@@ -80,41 +82,44 @@ class BankTokens:
     def _random(self, draws: Iterable[Draws]) -> Iterator[Tensor]:
         stored = stored_kinds(self._kinds)
         views = (self._bank.shape[1] - 1) // len(stored)
-        begins = [stored.index(kind) * views for kind in self._kinds]
+        first_of_kind = [stored.index(kind) * views for kind in self._kinds]
         for batch in draws:
             picked = pick_views(self._seed, batch.draw, self._kinds, views)
-            yield torch.cat([self._read(batch.image, at + one) for at, one in zip(begins, picked, strict=True)])
+            columns = [first + view for first, view in zip(first_of_kind, picked, strict=True)]
+            yield torch.cat([self._read(batch.image, column) for column in columns])
 
     def centre(self, numbers: NDArray[np.int64]) -> Iterator[Tensor]:
         for batch in centre_batches(numbers):
             yield self._read(batch, -1)
 
-    def _read(self, images: NDArray[np.int64], view: NDArray[np.int64] | int) -> Tensor:
-        bits = torch.from_numpy(self._bank[images, view])
+    def _read(self, images: NDArray[np.int64], column: NDArray[np.int64] | int) -> Tensor:
+        """The tokens of one stored view per image: (B, ...) float32 on the device."""
+        bits = torch.from_numpy(self._bank[images, column])
         if self._device.type == "cuda":
             bits = bits.pin_memory()
         return bits.view(torch.bfloat16).to(self._device, non_blocking=True).float()
 
 
 def stored_kinds(kinds: Kinds) -> Kinds:
-    """The distinct kinds in the order of the bank, which does not depend on the order in which a method asks for them."""
+    """The distinct kinds in the bank's order, which is by name and so the same for every method."""
     return tuple(sorted(set(kinds), key=lambda kind: kind.name))
 
 
 def pick_views(seed: int, draw: NDArray[np.int64], kinds: Kinds, views: int) -> NDArray[np.int64]:
-    """For each draw one of the `views` stored views of each of `kinds`: (len(kinds), N).
+    """For each of N draws, a random stored view for each entry of `kinds`, numbered within its kind: (len(kinds), N).
 
-    Those of one kind are all different; every ordered choice is equally likely.
+    Entries of the same kind get different views; every ordered choice is equally likely. views: stored views per kind.
     """
     picked: list[NDArray[np.int64]] = []
-    for place, kind in enumerate(kinds):
-        same = [one for one, other in zip(picked, kinds, strict=False) if other == kind]
+    for position, kind in enumerate(kinds):
+        same = [earlier for earlier, other in zip(picked, kinds, strict=False) if other == kind]
         if len(same) >= views:
             raise ValueError(
                 f"a draw needs {kinds.count(kind)} different views of one kind, but the bank holds {views}"
             )
-        number = (uniform(seed, _stream(place), draw) * (views - len(same))).astype(np.int64)
-        if same:  # the number counts those still free, from the first one picked on
+        number = (uniform(seed, _stream(position), draw) * (views - len(same))).astype(np.int64)
+        if same:
+            # `number` counts the views not yet picked, beginning after the first picked one
             for taken in np.sort((np.array(same) - same[0]) % views, axis=0):
                 number = number + (number >= taken)
             number = (same[0] + number) % views
@@ -122,9 +127,9 @@ def pick_views(seed: int, draw: NDArray[np.int64], kinds: Kinds, views: int) -> 
     return np.array(picked)
 
 
-def _stream(place: int) -> str:
-    """The random numbers that pick a draw's first view, its second view, ...; each has its own."""
-    return f"bank/{('first', 'second')[place] if place < 2 else place + 1}"
+def _stream(position: int) -> str:
+    """The name of the random stream that picks a draw's first view, its second view, ..."""
+    return f"bank/{('first', 'second')[position] if position < 2 else position + 1}"
 
 
 def bank_bytes(images: int, views: ViewsConfig, shape: tuple[int, ...], kinds: Kinds = TWO_PLAIN) -> int:
@@ -133,7 +138,7 @@ def bank_bytes(images: int, views: ViewsConfig, shape: tuple[int, ...], kinds: K
 
 
 def _rows(views: ViewsConfig, kinds: Kinds) -> int:
-    """How many views of each image a bank holds, with the centre crop."""
+    """Views of each image in a bank, including the centre crop."""
     return len(stored_kinds(kinds)) * views.bank_views + 1
 
 
@@ -148,7 +153,7 @@ def open_bank(
 ) -> Bank:
     """The bank of these images, computed if the cache does not hold it: (N, kinds · V + 1, ...).
 
-    First all views of one kind, in the order of `stored_kinds`, then those of the next; the centre crop last.
+    An image's views are ordered by kind, as in `stored_kinds`, and the centre crop comes last.
     """
     recipe = _recipe(backbone, paths, views, kinds, cache, workers)
 
@@ -175,7 +180,7 @@ def has_bank(
 def missing_views(
     backbone: Backbone, paths: Sequence[Picture], views: ViewsConfig, cache: Path, kinds: Kinds = TWO_PLAIN
 ) -> int:
-    """How many bytes `open_bank` would write."""
+    """The number of bytes that `open_bank` would write."""
     recipe = _recipe(backbone, paths, views, kinds, cache)
     return missing_bytes(cache / FOLDER, recipe)
 
@@ -188,6 +193,7 @@ def _recipe(
     cache: Path,
     workers: int = 0,
 ) -> Recipe:
+    """How the store computes, names and checks the bank of these images."""
     images, contents = from_files(paths, views), read_contents(paths, cache)
     shape, stored, rows = backbone.token_shape(views.crop), stored_kinds(kinds), _rows(views, kinds)
 
@@ -196,13 +202,14 @@ def _recipe(
         decoders = workers if len(batches) > 1 else 0
         for numbers, tokens in zip(numbered, _passes(backbone, images, numbered, views, stored, decoders), strict=True):
             contents.require_unchanged(numbers)
-            tokens = tokens.to(torch.bfloat16).contiguous()  # a CNN's channels may be last
+            # a CNN's tokens may be in channels-last order
+            tokens = tokens.to(torch.bfloat16).contiguous()
             yield list(tokens.view(torch.int16).cpu().numpy())
 
     def check(store: Store) -> bool:
-        """Some view of each kind and the centre crop of two images, through the trunk again."""
-        numbers, apart = recipe.sample(2), max(1, views.bank_views)
-        chosen = [*range(recipe.sample(3)[2] % apart, rows - 1, apart), rows - 1]
+        """Recompute one view of each kind and the centre crop of two images; returns whether the stored ones are close."""
+        numbers, per_kind = recipe.sample(2), max(1, views.bank_views)
+        chosen = [*range(recipe.sample(3)[2] % per_kind, rows - 1, per_kind), rows - 1]
         kept = [store.read(number, view) for number in numbers for view in chosen]
         if any(view is None for view in kept):
             return False
@@ -226,7 +233,8 @@ def _recipe(
         "type": "bfloat16",
         "shape": [len(paths), rows, *shape],
     }
-    if stored != (PLAIN,):  # banks of plain views keep the names that they had before there were other kinds
+    if stored != (PLAIN,):
+        # left out for plain views alone, so that banks from before there were other kinds keep their names
         facts["kinds"] = [kind.name for kind in stored]
     size = bank_bytes(len(paths), views, shape, kinds)
     otherwise = "views.bank: off"
@@ -243,22 +251,22 @@ def _passes(
     workers: int,
     chosen: Sequence[int] | None = None,
 ) -> Iterator[Tensor]:
-    """The tokens of all views, or of those chosen, of each batch's images: (B, V, ...)."""
+    """For each batch of image numbers, the tokens of all stored views or of those in `chosen`: (B, V, ...)."""
     every = (*(kind for kind in stored for _ in range(views.bank_views)), PLAIN)
     chosen = range(len(every)) if chosen is None else chosen
     kinds = tuple(every[view] for view in chosen)
 
     def items() -> Iterator[list[Item]]:
         for numbers in batches:
-            cuts = _stored_cuts(views, stored, numbers)[:, list(chosen)]
-            yield [(int(number), cut, kinds) for number, cut in zip(numbers, cuts, strict=True)]
+            crops = _stored_crops(views, stored, numbers)[:, list(chosen)]
+            yield [(int(number), crop, kinds) for number, crop in zip(numbers, crops, strict=True)]
 
     for batch in load_batches(images, items(), workers):
         yield backbone.trunk(batch.flatten(0, 1)).unflatten(0, batch.shape[:2])
 
 
-def _stored_cuts(views: ViewsConfig, stored: Kinds, numbers: NDArray[np.int64]) -> CropParams:
-    """The cuts of everything that a bank holds of these images, each a function of (views.seed, kind, image, view)."""
+def _stored_crops(views: ViewsConfig, stored: Kinds, numbers: NDArray[np.int64]) -> CropParams:
+    """The crops of all views that a bank holds of these images, each a function of (views.seed, kind, image, view)."""
     streams = ("view" if kind == PLAIN else f"view/{kind.name}" for kind in stored)
-    cuts = [random_cuts(views.seed, numbers, views.bank_views, stream) for stream in streams]
-    return np.concatenate([*cuts, np.tile(CENTRE, (len(numbers), 1, 1))], axis=1)
+    crops = [random_crops(views.seed, numbers, views.bank_views, stream) for stream in streams]
+    return np.concatenate([*crops, np.tile(CENTRE, (len(numbers), 1, 1))], axis=1)

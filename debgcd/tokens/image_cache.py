@@ -1,7 +1,7 @@
-"""Every image decoded and resized once, its pixels kept on disk: for runs that cut fresh views at every step.
+"""The image cache: every image decoded and resized once, its pixels kept on disk, for runs with fresh views at every step.
 
-Nothing is lost, so results are the same bytes with it and without it. The file is named by a hash of what it depends on;
-another run on the same images reuses it.
+The pixels are stored without loss, so results are the same bytes with and without the cache. The file is named by a hash of
+what it depends on; another run on the same images reuses it.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from debgcd.system.store import Recipe, Store, missing_bytes, open_store
 
 FOLDER = "images"
 FORMAT = 2  # raise it when the meaning of a cache's bytes changes
-BATCH = 32  # images that a worker hands over together
-SHAPE = np.dtype("<u4")  # a record is h and w, then the pixels, (3, h, w)
-WORTH = 2.0  # draws of an image in a run, above which it pays to keep its pixels
+IMAGES_PER_BATCH = 32  # that a worker returns together
+SHAPE = np.dtype("<u4")  # a record is h and w in this type, then the pixels, (3, h, w)
+DRAWS_WORTH_KEEPING = 2.0  # with more draws per image in a run, a cache saves time
 
 
-class Kept:
-    """The opener that reads from a cache; an image that cannot be read, or is not what was stored, is decoded again."""
+class CachedOpener:
+    """Opens images from a cache; one that cannot be read, or is not what was stored, is decoded again."""
 
     def __init__(self, store: Store, files: Files):
         self._store, self._files, self._said = store, files, False
@@ -69,8 +69,11 @@ class _Records(Dataset[NDArray[np.uint8] | str]):
 def decide_image_cache(
     wanted: Literal["auto", "on", "off"], images: int, resize: int, draws: float, cache: Path
 ) -> bool:
-    """Whether a run that draws each image so often keeps their pixels; "auto" does if they fit into a quarter of the free disk."""
-    if wanted == "off" or not draws or (wanted == "auto" and draws <= WORTH):
+    """Whether a run keeps the pixels of its images; "auto": if that saves time and they fit into a quarter of the free disk.
+
+    draws: how often the run draws each image for fresh views, on average.
+    """
+    if wanted == "off" or not draws or (wanted == "auto" and draws <= DRAWS_WORTH_KEEPING):
         return False
     cache.mkdir(parents=True, exist_ok=True)
     size, free = about_bytes(images, resize), shutil.disk_usage(cache).free
@@ -83,24 +86,25 @@ def decide_image_cache(
 
 
 def about_bytes(images: int, resize: int) -> int:
-    """The size of a cache if images are 4 : 3 on average; how long the long sides are is known only when it is there."""
+    """The size of a cache, assuming an average aspect ratio of 4 : 3; resize: short side in pixels."""
     return images * 3 * resize * resize * 4 // 3
 
 
 def open_image_cache(
     paths: Sequence[Picture], views: ViewsConfig, cache: Path, workers: int, on_progress: Report
 ) -> Opener:
-    """The pixels of these images, decoded now if the cache does not hold them."""
+    """An opener for these images, which are decoded now if the cache does not hold them."""
     recipe = _recipe(paths, views, cache, workers)
-    return Kept(open_store(cache / FOLDER, recipe, on_progress), Files(paths, views))
+    return CachedOpener(open_store(cache / FOLDER, recipe, on_progress), Files(paths, views))
 
 
 def missing_pixels(paths: Sequence[Picture], views: ViewsConfig, cache: Path) -> int:
-    """About how many bytes `open_image_cache` would write."""
+    """About the number of bytes that `open_image_cache` would write."""
     return missing_bytes(cache / FOLDER, _recipe(paths, views, cache))
 
 
 def _recipe(paths: Sequence[Picture], views: ViewsConfig, cache: Path, workers: int = 0) -> Recipe:
+    """How the store computes, names and checks the cache of these images."""
     files, contents = Files(paths, views), read_contents(paths, cache)
 
     def compute(batches: Sequence[range]) -> Generator[list[NDArray[np.uint8]]]:
@@ -121,17 +125,17 @@ def _recipe(paths: Sequence[Picture], views: ViewsConfig, cache: Path, workers: 
         "decoders": _decoders(),
     }
     size, otherwise = about_bytes(len(paths), views.short_side), "run.image_cache: off"
-    recipe = Recipe("image cache", facts, len(paths), size, compute, check, otherwise, BATCH)
+    recipe = Recipe("image cache", facts, len(paths), size, compute, check, otherwise, IMAGES_PER_BATCH)
     return recipe
 
 
 def _joined(records: list[NDArray[np.uint8] | str]) -> tuple[Tensor, NDArray[np.int64]] | str:
-    """One tensor of a batch's records, for a tensor comes back from a worker without a copy; and where each of them ends."""
+    """A batch's records as one tensor, which a worker returns without a copy, and the end of each; or why an image failed."""
     reason = first_reason(records)
     if reason is not None:
         return reason
-    whole = [record for record in records if not isinstance(record, str)]
-    return torch.from_numpy(np.concatenate(whole)), np.cumsum([len(record) for record in whole])
+    arrays = [record for record in records if not isinstance(record, str)]
+    return torch.from_numpy(np.concatenate(arrays)), np.cumsum([len(array) for array in arrays])
 
 
 def _same(kept: NDArray[np.uint8] | None, computed: NDArray[np.uint8]) -> bool:
@@ -148,11 +152,11 @@ def _unpack(record: NDArray[np.uint8]) -> Tensor:
 
 
 def _decoders() -> dict[str, str]:
-    """What turned files into pixels: another version may do it otherwise."""
-    found = {"debgcd": __version__}
+    """The versions of the packages that decode and resize: other versions may give other pixels."""
+    decoders = {"debgcd": __version__}
     for name in ("pillow", "pillow-heif", "simplejpeg", "torch"):
         try:
-            found[name] = importlib.metadata.version(name)
+            decoders[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            found[name] = ""
-    return found
+            decoders[name] = ""
+    return decoders

@@ -1,4 +1,4 @@
-"""Where a step's tokens come from: fresh views through the trunk, a bank of views that went through it before, or both."""
+"""Where a step's tokens come from: fresh views sent through the trunk, a view bank computed before, or a mix of both."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ class Tokens(Protocol):
 
 
 def centre_batches(numbers: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-    """Image numbers in batches of centre crops."""
+    """Split image numbers into batches of CENTRE_BATCH."""
     return (numbers[start : start + CENTRE_BATCH] for start in range(0, len(numbers), CENTRE_BATCH))
 
 
-def own_centre_batches(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-    """This rank's part of these images: whole batches, because the last bits of an answer may depend on its batch."""
+def own_numbers(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    """This rank's slice of image numbers, cut between batches: the last bits of a result may depend on the batch's size."""
     return numbers[distributed.my_slice(len(numbers), CENTRE_BATCH)]
 
 
 class FreshTokens:
-    """Every view cut and sent through the trunk when it is needed; a draw has one view of each of `kinds`."""
+    """Tokens of views that are cropped and sent through the trunk when needed; a draw has one view of each of `kinds`."""
 
     def __init__(self, backbone: Backbone, images: Images, seed: int, workers: int, kinds: Kinds = TWO_PLAIN):
         self._backbone, self._images, self._seed, self._workers = backbone, images, seed, workers
@@ -60,34 +60,37 @@ class FreshTokens:
 
 
 class MixedTokens:
-    """A share of the draws takes fresh views, the others those of a bank; which is a function of (seed, draw)."""
+    """Fresh views for a share of the draws and a bank's for the others; the choice is a function of (seed, draw)."""
 
     def __init__(self, bank: Tokens, fresh: Tokens, share: float, seed: int):
         self._bank, self._fresh, self._share, self._seed = bank, fresh, share, seed
 
     def random(self, draws: Iterable[Draws]) -> Iterator[Tensor]:
-        draws, ahead = itertools.tee(draws)  # those who decode are some batches ahead
-        parts = (_some(batch, self._is_fresh(batch)) for batch in ahead)
+        # the workers that decode run some batches ahead
+        draws, ahead = itertools.tee(draws)
+        parts = (_select(batch, self._is_fresh(batch)) for batch in ahead)
         fresh = self._fresh.random(part for part in parts if len(part.draw))
         for batch in draws:
-            which = self._is_fresh(batch)
-            (kept,) = self._bank.random([_some(batch, ~which)])
-            if not which.any():
-                yield kept
+            takes_fresh = self._is_fresh(batch)
+            (stored,) = self._bank.random([_select(batch, ~takes_fresh)])
+            if not takes_fresh.any():
+                yield stored
                 continue
-            cut = next(fresh)
-            tokens = cut.new_empty(len(cut) + len(kept), *cut.shape[1:])
-            rows = np.tile(which, len(tokens) // len(which))  # first views, then second views, ...
-            is_fresh = torch.from_numpy(rows).to(cut.device)
-            tokens[is_fresh], tokens[~is_fresh] = cut, kept
+            computed = next(fresh)
+            tokens = computed.new_empty(len(computed) + len(stored), *computed.shape[1:])
+            # rows are first views, then second views, ...
+            rows = np.tile(takes_fresh, len(tokens) // len(takes_fresh))
+            is_fresh = torch.from_numpy(rows).to(computed.device)
+            tokens[is_fresh], tokens[~is_fresh] = computed, stored
             yield tokens
 
     def centre(self, numbers: NDArray[np.int64]) -> Iterator[Tensor]:
         return self._bank.centre(numbers)
 
     def _is_fresh(self, batch: Draws) -> NDArray[np.bool_]:
+        """Which draws take fresh views: (B,)."""
         return uniform(self._seed, "fresh", batch.draw) < self._share
 
 
-def _some(batch: Draws, which: NDArray[np.bool_]) -> Draws:
-    return Draws(batch.draw[which], batch.image[which])
+def _select(batch: Draws, chosen: NDArray[np.bool_]) -> Draws:
+    return Draws(batch.draw[chosen], batch.image[chosen])

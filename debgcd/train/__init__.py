@@ -1,14 +1,14 @@
-"""A run from its start to its end; `train` tells the story, `loop` is Algorithm 1.
+"""A run from start to finish; begin to read at `train`.
 
-- `train`: train, resume, evaluate again
+- `train`: start, resume and re-evaluate a run, on all ranks
 - `plan`: everything that a configuration leaves open: start, pixels, steps, backbone, bank, first stage, K
-- `cost`: seconds of a plan, and what each quality would cost
-- `disk_space`: whether bank, checkpoints and model fit on their disks
+- `cost`: the seconds that a plan takes, and those of each quality
+- `disk_space`: refuses a run whose bank, checkpoints and model do not fit on their disks
 - `setup`: network, method and tokens of a run; the features it starts from
 - `loop`: Algorithm 1: one step, and the loop around it
-- `callbacks`: beside the steps: log, evaluation, watch over health, checkpoints; a request to stop never cuts a step in two
-- `checkpoint`: save, resume, keep the best
-- `evaluation`: the network against the truth
-- `finish`: the end: what is left of K, model/, evaluation.json, predictions.csv
+- `callbacks`: work beside the steps: log, evaluation, watch over health, checkpoints, requests to stop
+- `checkpoint`: save and load the state of a run, and the best network
+- `evaluation`: the scores of a network against the truth
+- `finish`: the end of a run: unused categories, model/, evaluation.json, predictions.csv
 - `continue_run`: training again from a reviewed run
 """

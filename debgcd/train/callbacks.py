@@ -1,7 +1,7 @@
-"""What happens beside the steps of a training: logging, evaluation, a watch over its health, checkpoints, requests to stop.
+"""Work beside the training steps: logging, evaluation, a watch over the run's health, checkpoints, requests to stop.
 
-The watch needs no truth: it looks at the network a few times, says what is wrong, and where `run.watch` is `act` goes back to the
-best state seen and ends training there.
+The watch needs no truth. It measures the network a few times during a run and warns if it goes wrong; with `run.watch: act` it
+then restores the best state so far and ends training.
 """
 
 from __future__ import annotations
@@ -38,44 +38,54 @@ from debgcd.train import checkpoint
 from debgcd.train.evaluation import evaluate_during_training
 from debgcd.train.setup import Setup
 
-STEPS = 1000  # whose hard labels are kept to be judged together
+STEPS_KEPT = 1000  # latest logged steps whose hard labels are kept to measure their accuracy
+
+# Of the watch:
+LOOKS = 6  # during a run, besides the one before the first step
+IMAGES_WATCHED = 2000  # training images, evenly spaced, besides those held out
+LEAST_RANK = 2.0  # effective dimensions of the features
+LEAST_SPREAD = 0.01  # standard deviation of the novelty of all images
+LARGEST_SHARE = 0.5  # of the images in one category; only a problem if it also grew by GROWN
+GROWN = 0.25  # increase of that share since the start
+AGREEMENT_LOST = 0.15  # decrease of the agreement since the start, in addition to what chance explains
 
 
 @dataclass(frozen=True)
-class Done:
-    """A finished step, as callbacks see it."""
+class FinishedStep:
+    """The input of callbacks after a step."""
 
-    step: int  # how many are done
-    images: NDArray[np.int64]  # (B,)
-    values: Mapping[str, float]  # the loss, the gradient's norm, the terms
-    hard_label: NDArray[np.int64] | None  # (V·B,)
+    step: int  # number of finished steps, including this one
+    images: NDArray[np.int64]  # (B,) the training images of the batch
+    # the loss, the norm of its gradient, and the terms of the loss
+    values: Mapping[str, float]
+    hard_label: NDArray[np.int64] | None  # (V·B,) see `Loss`
     lr: float
     epoch: float  # passes over the data so far
-    epochs: int | None  # whole passes, where one has just ended
-    last: bool
-    stop: bool  # any rank was asked to stop before the step ended
+    epochs: int | None  # number of whole passes if the step ends one, else None
+    last: bool  # the last step of the run
+    stop: bool  # whether any rank was asked to stop before the step ended
 
 
 class Callback:
-    """Work beside the steps. All ranks call it alike."""
+    """Work beside the steps. All ranks make the same calls."""
 
     def before_training(self) -> None:
-        """Before the first step of a new run; not when a run is resumed."""
+        """Runs before the first step of a new run; not when a run is resumed."""
 
-    def after_step(self, done: Done) -> bool:
-        """Whether training goes on; if not, callbacks after this one are not called."""
+    def after_step(self, done: FinishedStep) -> bool:
+        """Runs after each step; returns whether to continue. If not, the callbacks after this one are not called."""
         return True
 
 
 class Log(Callback):
-    """A line in metrics.jsonl and a note at the progress bar every `run.log_every` steps."""
+    """Writes a line of metrics.jsonl and updates the progress bar every `run.log_every` steps."""
 
     def __init__(self, run: Run, metrics: Metrics, utilisation: Utilisation, report: Report, steps: int):
         self._every, self._metrics, self._utilisation = run.config.run.log_every, metrics, utilisation
         self._report, self._steps = report, steps
 
-    def after_step(self, done: Done) -> bool:
-        self._metrics.seen(len(done.images))
+    def after_step(self, done: FinishedStep) -> bool:
+        self._metrics.count_images(len(done.images))
         if done.step % self._every == 0 or done.last:
             shares = self._utilisation.shares(done.hard_label, done.images)
             values = {**done.values, "epoch": done.epoch, "lr": done.lr, **shares}
@@ -87,7 +97,7 @@ class Log(Callback):
 
 
 class Evaluate(Callback):
-    """Scores every `run.eval_every` epochs where there is truth; `model_kept: best-old` keeps the best network by them."""
+    """Evaluates every `run.eval_every` epochs if truth is known; with `model_kept: best-old` also keeps the best network."""
 
     def __init__(self, run: Run, setup: Setup, metrics: Metrics, utilisation: Utilisation):
         self._run, self._setup, self._metrics, self._utilisation = run, setup, metrics, utilisation
@@ -98,9 +108,10 @@ class Evaluate(Callback):
         if self._run.manifest.has_truth and method.trains and not method.clusters:
             self._metrics.write(0, {"evaluation": evaluate_during_training(self._run, self._setup)})
 
-    def after_step(self, done: Done) -> bool:
-        ended = done.epochs is not None and done.epochs % self._run.config.run.eval_every == 0
-        if (self._keeps_best and done.last) or (self._run.manifest.has_truth and not done.last and ended):
+    def after_step(self, done: FinishedStep) -> bool:
+        is_due = done.epochs is not None and done.epochs % self._run.config.run.eval_every == 0
+        # the end of a run evaluates its last step anyway; best-old needs those scores earlier
+        if (self._keeps_best and done.last) or (self._run.manifest.has_truth and not done.last and is_due):
             scores = evaluate_during_training(self._run, self._setup)
             self._metrics.write(done.step, {"evaluation": scores, **self._utilisation.hard_labels()})
             if self._keeps_best and "test" in scores:
@@ -110,17 +121,19 @@ class Evaluate(Callback):
 
 
 class Checkpoints(Callback):
-    """A checkpoint every `run.checkpoint_every` steps, and where the run is asked to stop; the last step's is the loop's."""
+    """Saves a checkpoint every `run.checkpoint_every` steps and on a request to stop; `fit` saves the last step's."""
 
     def __init__(self, run: Run, setup: Setup, optimiser: Optimiser | None, digest: str, stop: threading.Event):
         self._run, self._setup, self._optimiser, self._digest, self._stop = run, setup, optimiser, digest, stop
 
-    def after_step(self, done: Done) -> bool:
-        stopped = done.stop or (distributed.count() == 1 and self._stop.is_set())  # one rank need not ask the others
+    def after_step(self, done: FinishedStep) -> bool:
+        # a single rank need not agree with others, so it also sees a request that came after the loss
+        stopped = done.stop or (distributed.count() == 1 and self._stop.is_set())
         if not done.last and (stopped or done.step % self._run.config.run.checkpoint_every == 0):
             self.save(done.step)
         if not done.last and stopped:
-            distributed.barrier()  # until it is saved
+            # wait until rank 0 has saved the checkpoint
+            distributed.barrier()
             raise Interrupted
         return True
 
@@ -130,19 +143,20 @@ class Checkpoints(Callback):
 
 
 class Interrupted(KeyboardInterrupt):
-    """The run was asked to stop; it was saved and can be resumed."""
+    """Raised after a request to stop, when a checkpoint is saved."""
 
 
 @contextmanager
 def stop_requests() -> Iterator[threading.Event]:
-    """An event that Ctrl-C or a termination signal sets, so that a step is never cut in two; a second one stops at once."""
+    """An event that Ctrl-C or SIGTERM sets, so that the current step is finished; a second signal raises KeyboardInterrupt."""
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stop  # only the main thread can handle signals
         return
 
     def request(number: int, frame: object) -> None:
-        if stop.is_set() and not distributed.launched():  # a launcher may pass a signal on that arrived here, too
+        # under a launcher one signal may arrive twice: directly, and passed on by the launcher
+        if stop.is_set() and not distributed.launched():
             raise KeyboardInterrupt
         stop.set()
 
@@ -155,17 +169,18 @@ def stop_requests() -> Iterator[threading.Event]:
 
 
 class Metrics:
-    """metrics.jsonl, one line per logged step and per evaluation; a resumed run goes on after the step it resumes from."""
+    """Writer of metrics.jsonl: a line per logged step and per evaluation. Lines after the step to resume from are removed."""
 
     def __init__(self, run: Run, first_step: int):
         self._path = run.metrics if distributed.rank() == 0 else Path(os.devnull)
         self._evaluated: set[int] = set()  # steps whose evaluation is logged
-        self._keep_before(first_step)
+        self._keep_until(first_step)
         self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115 (closed by close)
         self._board = _tensorboard(run) if run.config.run.tensorboard and distributed.rank() == 0 else None
         self._since, self._images = time.monotonic(), 0
 
-    def _keep_before(self, step: int) -> None:
+    def _keep_until(self, step: int) -> None:
+        """Remove the lines after this step, which will be written again."""
         if not self._path.exists():
             return
         kept = []
@@ -176,14 +191,16 @@ class Metrics:
                     kept.append(line + b"\n")
                     self._evaluated |= {entry["step"]} if "evaluation" in entry else set()
             except (ValueError, KeyError, TypeError):
-                break  # a line cut short when the run was killed, or a damaged one: nothing good follows it
+                # a line cut short by a kill, or a damaged one; what follows is dropped, too
+                break
         write_bytes(self._path, b"".join(kept))
 
-    def seen(self, images: int) -> None:
+    def count_images(self, images: int) -> None:
+        """Count the images of a step, for `images_per_second`."""
         self._images += images
 
     def images_per_second(self) -> float:
-        """Since the last call."""
+        """The rate since the last call."""
         now = time.monotonic()
         rate = self._images / max(1e-9, now - self._since)
         self._since, self._images = now, 0
@@ -192,7 +209,8 @@ class Metrics:
     def write(self, step: int, values: Mapping[str, Any]) -> None:
         """One line; `step` counts finished steps. A step's evaluation is logged once.
 
-        The end of a run evaluates the last step again; with best-old that is another model, and evaluation.json has its scores.
+        At its end a run with `model_kept: best-old` evaluates another model than that of the last step; its scores are in
+        evaluation.json only.
         """
         if "evaluation" in values:
             if step in self._evaluated:
@@ -217,37 +235,38 @@ class Metrics:
 
 
 class Utilisation:
-    """What the debiased classifier was taught: which share of the unlabelled rows, and how often rightly.
+    """How many unlabelled rows have a hard label for the debiased classifier, and how many of these labels are right.
 
-    For Old and New apart where truth is known.
+    Shares are given for Old and New rows separately, accuracy only where truth is known.
     """
 
     def __init__(self, manifest: Manifest, setup: Setup):
         self._unlabelled, self._known = setup.label < 0, setup.known
         self._truth = manifest.truth_ids(manifest.training_rows)
-        self._taught: deque[tuple[NDArray[np.int64], NDArray[np.int64]]] = deque(maxlen=STEPS)  # truth, hard label
+        # (truth, hard label) of the rows that have both, per step
+        self._steps: deque[tuple[NDArray[np.int64], NDArray[np.int64]]] = deque(maxlen=STEPS_KEPT)
 
     def shares(self, hard_label: NDArray[np.int64] | None, images: NDArray[np.int64]) -> dict[str, float]:
-        """Of one step, whose hard labels are kept for `hard_labels`.
+        """The shares of one step, whose hard labels are also kept for `hard_labels`.
 
-        hard_label: (V·B,) of the rows of all views, -1 where none, None where the method has none; images: (B,).
+        hard_label: (V·B,), -1 for none; None if the method has no hard labels. images: (B,).
         """
         if hard_label is None:
             return {}
         rows = np.tile(images, len(hard_label) // len(images))
         truth, used = self._truth[rows], hard_label >= 0
-        free, new = self._unlabelled[rows], truth >= self._known
-        groups = {"used": free, "used_old": free & (truth >= 0) & ~new, "used_new": free & new}
-        told = used & (truth >= 0)
-        self._taught.append((truth[told], hard_label[told]))
+        unlabelled, new = self._unlabelled[rows], truth >= self._known
+        groups = {"used": unlabelled, "used_old": unlabelled & (truth >= 0) & ~new, "used_new": unlabelled & new}
+        measurable = used & (truth >= 0)
+        self._steps.append((truth[measurable], hard_label[measurable]))
         return {name: float(used[group].mean()) if group.any() else float("nan") for name, group in groups.items()}
 
     def hard_labels(self) -> dict[str, Any]:
-        """How many of the latest steps' hard labels were right, after one matching; since the last call at most."""
-        if not self._taught:
+        """The accuracy, after one matching, of the hard labels of logged steps since the last call, at most STEPS_KEPT."""
+        if not self._steps:
             return {}
-        truth, label = (np.concatenate(column) for column in zip(*self._taught, strict=True))
-        self._taught.clear()
+        truth, label = (np.concatenate(column) for column in zip(*self._steps, strict=True))
+        self._steps.clear()
         return {"hard_labels": score(truth, label, self._known).to_json()["accuracy"]} if len(truth) else {}
 
 
@@ -258,23 +277,11 @@ def _tensorboard(run: Run) -> Callable[[str, float, int], None]:
     return SummaryWriter(str(run.folder / "tensorboard")).add_scalar
 
 
-LOOKS = 6  # during a run, besides the one before the first step
-IMAGES = 2000  # of the training images, evenly spaced, besides those held out
-
-LEAST_RANK = 2.0  # effective dimensions of the features
-LEAST_SPREAD = 0.01  # standard deviation of the novelty of all images
-LARGEST = 0.5  # share of images in one category ...
-GROWN = 0.25  # ... and how much larger than at the start
-AGREEMENT_LOST = 0.15  # share of images, besides what chance may do
-
-
 @dataclass(frozen=True)
 class Signs:
-    """What can be seen of a network without truth; None where there is nothing to see it by."""
+    """Measurements of a network that need no truth; None where one cannot be taken."""
 
-    rank: (
-        float  # effective dimensions of the unit-length features: (Σλ)² / Σλ² over the eigenvalues of their covariance
-    )
+    rank: float  # see `effective_rank`
     largest: float | None  # share of the unlabelled images in the largest category
     spread: float | None  # standard deviation of the novelty of unlabelled images
     held_out: float | None  # accuracy on labelled images that the loss never sees
@@ -282,20 +289,21 @@ class Signs:
 
     @property
     def score(self) -> float:
+        """How good the state is, to choose the best."""
         return (self.held_out or 0.0) + (self.agreement or 0.0)
 
 
 class Watch(Callback):
-    """The looks at one run, kept in health.json, so that a resumed run judges as if it had not stopped."""
+    """Measures the network a few times in a run. health.json keeps the results, so that a resumed run decides the same."""
 
     def __init__(self, run: Run, setup: Setup, first: int, steps: int):
-        """first, steps: of the run, which may have been resumed."""
+        """first: the step to resume from, 0 for a new run; steps: the length of the run."""
         self._run, self._setup, self._acts = run, setup, run.config.run.watch == "act"
         watched = setup.method.trains and run.config.run.watch != "off"
         self._at = {round(steps * i / LOOKS) for i in range(LOOKS + 1)} if watched else set()
-        told, self._labels = distributed.from_rank0(lambda: _read(run) if first else ({}, []))
-        self._seen = {int(step): Signs(**signs) for step, signs in told.items() if int(step) <= first}
-        self.kept: int | None = None  # step of the state that the run went back to
+        saved, self._labels = distributed.from_rank0(lambda: _read(run) if first and watched else ({}, []))
+        self._seen = {int(step): Signs(**signs) for step, signs in saved.items() if int(step) <= first}
+        self.kept: int | None = None  # step of the state that was restored; None: none was
         last = self._seen.get(max(self._seen, default=0))
         self.problem = None if last is None else self._judge(last)
 
@@ -316,8 +324,8 @@ class Watch(Callback):
         if self._labels:
             self._write()
 
-    def after_step(self, done: Done) -> bool:
-        """Look if it is time; where the run acts on a problem, go back to the best state and end."""
+    def after_step(self, done: FinishedStep) -> bool:
+        """Measure if it is due; on a problem, with `run.watch: act`, restore the best state and end training."""
         self.look(done.step)
         if self.problem is None or not self._acts:
             return True
@@ -325,30 +333,33 @@ class Watch(Callback):
         return False
 
     def look(self, step: int) -> None:
-        """After this many steps, if it is time to look: see, judge, keep the best state."""
+        """If a measurement is due after this step: take it, judge it, keep the best state."""
         if step not in self._at:
             return
-        signs = self._seen[step] = self._signs()  # alike on all ranks
+        signs = self._seen[step] = self._signs()
         self.problem = self._judge(signs)
-        if self._acts and (self.problem is None or not step):  # there is always the start to go back to
-            # of equally good states the later one has learned more
-            checkpoint.keep_best(self._place, step, self._setup.network, signs.score + 1e-9 * step)
+        # the start is kept even with a problem, so that there is always a state to restore
+        if self._acts and (self.problem is None or not step):
+            # among equally good states the later one has learned more
+            checkpoint.keep_best(self._healthy, step, self._setup.network, signs.score + 1e-9 * step)
         if self.problem is not None:
             say(f"warning: after {step} steps {self.problem}")
         self._write()
 
     def _judge(self, signs: Signs) -> str | None:
-        free = int((self._setup.label < 0).sum())
-        return problem(signs, self._seen.get(0, signs), int(self._setup.held_out.sum()), min(free, IMAGES))
+        unlabelled = int((self._setup.label < 0).sum())
+        held_out = int(self._setup.held_out.sum())
+        return problem(signs, self._seen.get(0, signs), held_out, min(unlabelled, IMAGES_WATCHED))
 
     def go_back(self) -> None:
-        """Return the network to the best state seen."""
-        self.kept = checkpoint.restore_best(self._place, self._setup.network)
+        """Restore the best state."""
+        self.kept = checkpoint.restore_best(self._healthy, self._setup.network)
         self._write()
-        say(f"training ends here, with the model of step {self.kept}, the best seen")
+        say(f"training stopped; keeping the best model, from step {self.kept}")
 
     @property
-    def _place(self) -> Path:
+    def _healthy(self) -> Path:
+        """The folder of the best state."""
         return self._run.checkpoints / "healthy"
 
     def _write(self) -> None:
@@ -356,45 +367,46 @@ class Watch(Callback):
             write_json(self._run.health, self.report())
 
     def report(self) -> dict[str, Any]:
-        """What health.json says."""
+        """The content of health.json."""
         signs = {str(step): asdict(self._seen[step]) for step in sorted(self._seen)}
         found = {"healthy": self.problem is None and not self._labels, "problem": self.problem, "labels": self._labels}
         return found | {"kept_step": self.kept, "signs": signs}
 
     def _signs(self) -> Signs:
-        """Rank 0 looks at the features that all ranks compute."""
+        """Measure the network; all ranks compute features, rank 0 evaluates them, and all get the same result."""
         count = len(self._setup.label)
-        some = np.unique(np.linspace(0, count - 1, min(count, IMAGES)).astype(np.int64))
-        rows = np.union1d(some, np.flatnonzero(self._setup.held_out))
+        spaced = np.unique(np.linspace(0, count - 1, min(count, IMAGES_WATCHED)).astype(np.int64))
+        rows = np.union1d(spaced, np.flatnonzero(self._setup.held_out))
         feature = self._setup.features_of(rows)
-        return Signs(**distributed.from_rank0(lambda: asdict(self._seen_in(feature, rows))))
+        return Signs(**distributed.from_rank0(lambda: asdict(self._signs_of(feature, rows))))
 
     @torch.no_grad()
-    def _seen_in(self, feature: Tensor, rows: NDArray[np.int64]) -> Signs:
+    def _signs_of(self, feature: Tensor, rows: NDArray[np.int64]) -> Signs:
+        """Measure from the features (n, width) of these training images (n,)."""
         setup, method, network = self._setup, self._setup.method, self._setup.network
         learned = {DETECTOR} & network.learning
-        asked = learned if method.clusters else {*method.answers, *learned}
-        output = network.from_feature(feature, asked)
-        free = torch.from_numpy(setup.label[rows] < 0).to(feature.device)
+        heads = learned if method.clusters else {*method.answers_in_training, *learned}
+        output = network.from_feature(feature, heads)
+        unlabelled = torch.from_numpy(setup.label[rows] < 0).to(feature.device)
         before = remembered(network)
         novelty = method.novelty(output) if before is None else before[torch.from_numpy(rows).to(before.device)]
         largest = accuracy = agreement = None
         if not method.clusters:
             category = next(iter(method.scores(output).values())).argmax(1)
-            largest = float(torch.bincount(category[free], minlength=1).amax() / free.sum().clamp_min(1))
-            held = torch.from_numpy(setup.held_out[rows]).to(feature.device)
-            if held.any():
-                truth = torch.from_numpy(setup.label[rows]).to(feature.device)
-                accuracy = float((category == truth)[held].double().mean())
+            largest = float(torch.bincount(category[unlabelled], minlength=1).amax() / unlabelled.sum().clamp_min(1))
+            held_out = torch.from_numpy(setup.held_out[rows]).to(feature.device)
+            if held_out.any():
+                label = torch.from_numpy(setup.label[rows]).to(feature.device)
+                accuracy = float((category == label)[held_out].double().mean())
             if before is not None and novelty is not None:
-                same = (category >= setup.known) == (novelty > 0.5)
-                agreement = float(same[free].double().mean())
-        spread = None if novelty is None else float(novelty[free].double().std(correction=0))
+                same_side = (category >= setup.known) == (novelty > 0.5)
+                agreement = float(same_side[unlabelled].double().mean())
+        spread = None if novelty is None else float(novelty[unlabelled].double().std(correction=0))
         return Signs(effective_rank(feature), largest, spread, accuracy, agreement)
 
 
 def _read(run: Run) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """The looks so far, by step, and what was said of the labels."""
+    """The measurements in health.json, by step, and the warnings about labels."""
     with readable(run.health, "restore it, or train in a new run directory"):
         found = read_json(run.health)
         signs = {str(int(step)): asdict(Signs(**signs)) for step, signs in found["signs"].items()}
@@ -402,7 +414,10 @@ def _read(run: Run) -> tuple[dict[str, dict[str, Any]], list[str]]:
 
 
 def effective_rank(feature: Tensor) -> float:
-    """(Σλ)² / Σλ² of the covariance of unit-length features: 1 if they differ along one line, or not at all."""
+    """Effective dimensions of unit-length features: (Σλ)² / Σλ² over the eigenvalues λ of their covariance.
+
+    It is 1 if the features differ along one line, or not at all.
+    """
     unit = normalize(feature.double(), dim=1)
     centred = unit - unit.mean(0)
     gram = centred @ centred.T if len(centred) < centred.shape[1] else centred.T @ centred
@@ -410,20 +425,24 @@ def effective_rank(feature: Tensor) -> float:
     return total**2 / float(gram.square().sum()) if total > 1e-9 * len(unit) else 1.0
 
 
-def problem(now: Signs, start: Signs, held: int, free: int) -> str | None:
-    """What is wrong, in words; None if nothing. held, free: labelled and unlabelled images that were looked at."""
+def problem(now: Signs, start: Signs, held_out: int, unlabelled: int) -> str | None:
+    """A sentence about the first problem found, or None. held_out, unlabelled: numbers of images measured."""
     if now.rank < LEAST_RANK:
         return "all images look alike to the network (its features have collapsed)"
     if now.spread is not None and now.spread < LEAST_SPREAD:
         return "novelty is nearly the same for every image"
-    if now.largest is not None and start.largest is not None and now.largest > max(LARGEST, start.largest + GROWN):
+    if (
+        now.largest is not None
+        and start.largest is not None
+        and now.largest > max(LARGEST_SHARE, start.largest + GROWN)
+    ):
         return f"{100 * now.largest:.0f} % of the images are in one category ({100 * start.largest:.0f} % at the start)"
-    if now.held_out is not None and start.held_out is not None and now.held_out < start.held_out - _chance(held):
+    if now.held_out is not None and start.held_out is not None and now.held_out < start.held_out - _chance(held_out):
         return (
-            f"accuracy on {held} labelled images kept out of training fell from {100 * start.held_out:.0f} to "
+            f"accuracy on {held_out} labelled images kept out of training fell from {100 * start.held_out:.0f} to "
             f"{100 * now.held_out:.0f} %"
         )
-    lost = AGREEMENT_LOST + _chance(free)
+    lost = AGREEMENT_LOST + _chance(unlabelled)
     if now.agreement is not None and start.agreement is not None and now.agreement < start.agreement - lost:
         return (
             "known and new images are confused: classifier and neighbours agree on "
@@ -433,5 +452,5 @@ def problem(now: Signs, start: Signs, held: int, free: int) -> str | None:
 
 
 def _chance(images: int) -> float:
-    """By how much a share of so many images may fall by chance: two standard errors of one near 0.85."""
+    """How far a share measured on `images` images may fall by chance: two standard errors of a share of 0.85."""
     return float(2 * (0.85 * 0.15 / max(1, images)) ** 0.5)

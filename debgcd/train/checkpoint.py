@@ -1,11 +1,11 @@
-"""Checkpoints: safetensors + JSON, whole or not there, checked when read.
+"""Checkpoints: safetensors and JSON, complete or absent, checked when read.
 
     checkpoints/step-00000200/{state.safetensors, state.json}      the newest few
-    checkpoints/best/step-00000100/...                              only where the run keeps its best model
-    checkpoints/healthy/step-00000100/...                           only where it is watched: the best state so far
+    checkpoints/best/step-00000100/...                              with model_kept: best-old; the best network so far
+    checkpoints/healthy/step-00000100/...                           with run.watch: act; the best healthy network so far
 
-Nothing about randomness is in them: the next batch is a function of (seed, step). Rank 0 writes them; all ranks read the
-one that rank 0 finds.
+They hold no state of random generators, because a batch is a function of (seed, step). Rank 0 writes them; all ranks read the
+one that rank 0 chooses.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ TENSORS, FACTS = "state.safetensors", "state.json"
 
 @dataclass(frozen=True)
 class State:
-    """Where a run stands: steps done, and every tensor that training changes."""
+    """The state of a run: every tensor that training changes."""
 
-    step: int
+    step: int  # number of finished steps
     tensors: dict[str, Tensor]
     facts: dict[str, Any] = field(default_factory=dict)
 
@@ -59,7 +59,7 @@ def save(folder: Path, step: int, network: Network, optimiser: Optimiser | None,
 
 
 def resume(folder: Path, network: Network, optimiser: Optimiser | None, digest: str) -> int | None:
-    """Load the newest checkpoint and return its step; None if there is none yet. Refuses one of another `digest`."""
+    """Load the newest checkpoint and return its step; None if there is none. One with another `digest` is refused."""
     saved = _newest(folder)
     if not saved:
         return None
@@ -99,12 +99,12 @@ def _load_optimiser(optimiser: Optimiser, network: Network, kept: Mapping[str, T
 
 
 def _kind(optimiser: Optimiser | None) -> str | None:
-    """The optimiser's name; None for the default one, and for none."""
+    """The optimiser's name; None for the default one and for no optimiser."""
     return None if optimiser is None or isinstance(optimiser, SGD) else type(optimiser).__name__
 
 
 def _optimiser_state(network: Network, optimiser: Optimiser | None) -> dict[str, Tensor | float]:
-    """The optimiser's tensors and numbers, each as "its name.the parameter's name", e.g. momentum.heads.classifier.weight."""
+    """The optimiser's tensors and numbers as KEY.PARAMETER, e.g. momentum.heads.classifier.weight."""
     kept: dict[str, Tensor | float] = {}
     if optimiser is None:
         return kept
@@ -119,65 +119,66 @@ def _optimiser_state(network: Network, optimiser: Optimiser | None) -> dict[str,
 
 
 def keep_best(folder: Path, step: int, network: Network, score: float | None) -> None:
-    """Keep the network if its score is above that of the one kept so far."""
-    saved = places(folder)
+    """Save the network instead of the one saved so far, if its score is higher; a score of None is never kept."""
+    saved = saved_in(folder)
     if distributed.rank() == 0 and score is not None and (not saved or score > read(saved[-1]).facts["score"]):
         write(folder, State(step, network.state() | network.remembered(), {"score": score}))
         prune(folder, 1)
 
 
 def restore_best(folder: Path, network: Network) -> int | None:
-    """Load the network that `keep_best` kept, if it kept one, and return its step."""
+    """Load the network that `keep_best` saved and return its step; None if it saved none."""
     step = None
-    for place in _newest(folder):
-        state = read(place)
-        _load(place, state.tensors, network)
+    for path in _newest(folder):
+        state = read(path)
+        _load(path, state.tensors, network)
         step = state.step
     return step
 
 
-def places(folder: Path) -> list[Path]:
+def saved_in(folder: Path) -> list[Path]:
     """The checkpoints in a folder, oldest first."""
     return sorted(folder.glob("step-*"))
 
 
 def _newest(folder: Path) -> list[Path]:
-    """The newest checkpoint, if there is one."""
-    return [folder / name for name in distributed.from_rank0(lambda: [place.name for place in places(folder)[-1:]])]
+    """A list with the newest checkpoint that rank 0 finds; empty if there is none."""
+    return [folder / name for name in distributed.from_rank0(lambda: [path.name for path in saved_in(folder)[-1:]])]
 
 
 def write(folder: Path, state: State) -> None:
-    """One checkpoint."""
+    """Write one checkpoint."""
     with new_folder(folder / f"step-{state.step:08d}") as new:
         content = save_tensors({name: value.cpu().contiguous() for name, value in state.tensors.items()})
         with named_errors(folder / f"step-{state.step:08d}" / TENSORS, len(content)):
-            (new / TENSORS).write_bytes(content)  # not safetensors' own writing: it hides what a full disk says
+            # not safetensors' save_file, whose error does not say that the disk is full
+            (new / TENSORS).write_bytes(content)
         sha256 = hashlib.sha256(content).hexdigest()
         write_json(new / FACTS, {"step": state.step, "sha256": sha256, **state.facts})
 
 
-def read(place: Path) -> State:
-    """One checkpoint, or one sentence that says what is wrong with it."""
-    advice = f"delete {place} to go on from the checkpoint before it"
+def read(path: Path) -> State:
+    """Read one checkpoint; a DataError if it is damaged."""
+    advice = f"delete {path} to go on from the checkpoint before it"
     try:
-        with readable(f"the checkpoint {place}", advice, SafetensorError, missing=False):
-            facts = read_json(place / FACTS)
+        with readable(f"the checkpoint {path}", advice, SafetensorError, missing=False):
+            facts = read_json(path / FACTS)
             step, sha256 = int(facts.pop("step")), facts.pop("sha256")
-            if hashlib.sha256((place / TENSORS).read_bytes()).hexdigest() != sha256:
-                raise DataError(f"the checkpoint {place / TENSORS} is damaged (its sha256 does not match); {advice}")
-            return State(step, load_file(place / TENSORS), facts)
+            if hashlib.sha256((path / TENSORS).read_bytes()).hexdigest() != sha256:
+                raise DataError(f"the checkpoint {path / TENSORS} is damaged (its sha256 does not match); {advice}")
+            return State(step, load_file(path / TENSORS), facts)
     except FileNotFoundError as error:
-        raise DataError(f"the checkpoint {place} lacks {Path(error.filename).name}; {advice}") from error
+        raise DataError(f"the checkpoint {path} lacks {Path(error.filename).name}; {advice}") from error
 
 
 def prune(folder: Path, keep: int) -> None:
     """Delete all but the newest `keep` checkpoints."""
-    for place in places(folder)[:-keep]:
-        shutil.rmtree(place, ignore_errors=True)
+    for path in saved_in(folder)[:-keep]:
+        shutil.rmtree(path, ignore_errors=True)
 
 
-def _load(place: Path, tensors: dict[str, Tensor], network: Network) -> dict[str, Tensor]:
-    """Fill the network and its memory; returns the others, which are the optimiser's."""
+def _load(path: Path, tensors: dict[str, Tensor], network: Network) -> dict[str, Tensor]:
+    """Copy tensors into the network and its memory; returns the remaining ones, which are the optimiser's."""
     memory = {name: value for name, value in tensors.items() if name.startswith("memory.")}
     optimiser = {
         name: value
@@ -185,16 +186,16 @@ def _load(place: Path, tensors: dict[str, Tensor], network: Network) -> dict[str
         if name.partition(".")[2] in network.trained() and name not in memory
     }
     model = {name: value for name, value in tensors.items() if name not in memory and name not in optimiser}
-    with _fitting(place):
+    with _fitting(path):
         network.load_state(model)
         network.load_remembered(memory)
     return optimiser
 
 
 @contextmanager
-def _fitting(place: Path) -> Iterator[None]:
-    """Names the checkpoint whose content does not fit the network or the optimiser."""
+def _fitting(path: Path) -> Iterator[None]:
+    """Turn an error in this context into a DataError that names the checkpoint."""
     try:
         yield
     except (KeyError, ValueError, TypeError) as error:
-        raise DataError(f"the checkpoint {place} does not fit this run's configuration ({error}); delete it") from error
+        raise DataError(f"the checkpoint {path} does not fit this run's configuration ({error}); delete it") from error

@@ -1,7 +1,7 @@
-"""Training again from a reviewed run: what was accepted has labels now, and categories that live on keep their ids.
+"""Train again from a reviewed run: accepted images are labelled, and categories that are found again keep their ids.
 
-Labels are ids, so that `new-03` stays `new-03` when it is a known class; its name is in categories.json as before. What the new
-run needs to know of the old one is in its own before.json: the log of the old one may change while it trains.
+Labels are ids, so that `new-03` keeps its id when it becomes a known class; its name is in categories.json. The new run copies
+what it needs of the reviewed run into before.json, because the reviewed run's log may change meanwhile.
 """
 
 from __future__ import annotations
@@ -34,38 +34,40 @@ NAMED = 20  # images left out that are named; skipped.csv has all
 
 @dataclass(frozen=True)
 class Earlier:
-    """A category of the run that was reviewed; images of each status that were in it."""
+    """A category of the reviewed run."""
 
     id: str
     name: str
     known: bool
     lives: str  # its own id, or that of the category that it was merged into
     rejected: bool
-    counts: dict[str, int]
+    counts: dict[str, int]  # number of images by their status: open, accepted or rejected
 
     @property
     def shown(self) -> str:
+        """The id, and the name if it has one."""
         return self.id if self.name == self.id else f"{self.id} ({self.name})"
 
 
 @dataclass(frozen=True)
 class ReviewedRun:
-    """What a reviewer had made of a run when another began from it."""
+    """The reviewed run that another run continues, as it was when that one began."""
 
-    run: str
+    run: str  # its directory
     categories: list[Earlier]
-    next_id: str  # the first that was never given to a category
-    rows: dict[str, int]  # the category, by its place, of each image that stays unlabelled
+    next_id: str  # the first id that no category has had
+    rows: dict[str, int]  # path of each image that stays unlabelled -> position of its category in `categories`
 
     def to_json(self, manifest: Manifest) -> dict[str, Any]:
-        """As before.json; rows are those of the manifest, -1 where nothing was said."""
-        kept = {"run": self.run, "next_id": self.next_id, "categories": [vars(each) for each in self.categories]}
-        return {**kept, "rows": [self.rows.get(str(path), -1) for path in manifest.paths]}
+        """The content of before.json; its rows are those of the new run's manifest, -1 for an image not in `rows`."""
+        facts = {"run": self.run, "next_id": self.next_id, "categories": [vars(each) for each in self.categories]}
+        return {**facts, "rows": [self.rows.get(str(path), -1) for path in manifest.paths]}
 
     def name(self, found: Sequence[Category], paths: Sequence[Picture], category: NDArray[np.int64]) -> list[Category]:
-        """The categories of the new run with the ids and names of those that live on in them.
+        """The categories of the new run, with the ids and names of earlier ones that were found again.
 
-        A category lives on in a new one if more than half of the images of either are in both. paths, category: of the unlabelled images.
+        An earlier category is found again in a new one if both share more than half of the images of either.
+        paths, category: of the unlabelled images.
         """
         names = {each.id: each.name for each in self.categories if each.lives == each.id}
         was = np.array([self.rows.get(str(path), -1) for path in paths], dtype=np.int64)
@@ -84,20 +86,20 @@ class ReviewedRun:
 
 
 def read_before(run: Run) -> ReviewedRun | None:
-    """What the run began from; None if it did not begin from a reviewed run."""
+    """The content of before.json; None if the run does not continue a reviewed one."""
     if not run.before.exists():
         return None
     with readable(run.before, "restore it, or train again in a new folder"):
-        found = read_json(run.before)
-        rows = {str(path): row for path, row in zip(run.manifest.paths, found["rows"], strict=True) if row >= 0}
-        return ReviewedRun(found["run"], [Earlier(**each) for each in found["categories"]], found["next_id"], rows)
+        facts = read_json(run.before)
+        rows = {str(path): row for path, row in zip(run.manifest.paths, facts["rows"], strict=True) if row >= 0}
+        return ReviewedRun(facts["run"], [Earlier(**each) for each in facts["categories"]], facts["next_id"], rows)
 
 
 def reviewed_images(run: Run, cache: Path, more: Manifest | None = None) -> tuple[Manifest, ReviewedRun]:
-    """The images of a reviewed run, and more of them, with what was accepted as labels and without what was rejected.
+    """The manifest to train on: the images of a reviewed run and of `more`; and the reviewed run itself.
 
-    An image whose file is not what it was is left out: the reviewer did not see it. Labels and truths of `more` that are
-    names of categories become their ids.
+    Accepted images are labelled, rejected ones left out; so are those whose files have changed, which the reviewer did not
+    see. A label or truth in `more` that is a category's name becomes its id.
     """
     review = read_review(run.folder)
     status = {image: review.status(image) for image in review.images}
@@ -109,25 +111,26 @@ def reviewed_images(run: Run, cache: Path, more: Manifest | None = None) -> tupl
     out = {image for image in review.images if status[image] == REJECTED}
     reasons = unusable_images(run, range(len(run.manifest)), cache)
     gone = {str(path): why for path, why in zip(run.manifest.paths, reasons, strict=True) if why}
-    found = relabelled(run.manifest, labels, out, _ids(review), more, gone)
+    manifest = relabelled(run.manifest, labels, out, _ids(review), more, gone)
     if gone:
         say(
             f"left out, because they are not what {run.folder} was trained on: {', '.join(list(gone)[:NAMED])}{_rest(gone)}"
         )
     before = _before(run, review, status)
-    _tell(run, found, before)
-    return found, before
+    _print_counts(run, manifest, before)
+    return manifest, before
 
 
 def continued_config(run: Run, manifest: Manifest) -> Config:
-    """The configuration of the run to come: that of the reviewed one, from whose network it starts.
+    """The configuration of the new run: that of the reviewed run, with its network to start from.
 
-    K is again the number that was given, or estimated again, now with more known classes.
+    A given K stays, but is at least the number of known classes; an estimated K is estimated again.
     """
     config, classes = run.config, len(manifest.classes)
     k = None if config.prune or config.k is None else max(config.k, classes)
     config = replace(config, start=str(run.folder.absolute()), start_sha256=None, k=k, prune=False)
-    share = {"detector": {"labelled_fraction": None}}  # it was that of the first run's labels
+    # the share is not known for the new run's labels
+    share = {"detector": {"labelled_fraction": None}}
     return configuration.override(config, configuration.fitted(config, share, "--from"), "--from")
 
 
@@ -136,54 +139,57 @@ def _rest(gone: Mapping[str, str]) -> str:
 
 
 def _ids(review: Review) -> dict[str, str]:
-    """The id of the category that lives, by every name and id that it goes by."""
-    living = [one for one in review.categories.values() if one.merged_into is None and one.status != REJECTED]
-    return {one.name: one.id for one in living} | {id: review.living(id).id for id in review.categories}
+    """Name or id -> id of the category; an id that was merged leads to its target."""
+    living = [each for each in review.categories.values() if each.merged_into is None and each.status != REJECTED]
+    return {each.name: each.id for each in living} | {id: review.living(id).id for id in review.categories}
 
 
 def _before(run: Run, review: Review, status: dict[str, str]) -> ReviewedRun:
+    """The reviewed run; status: of each image."""
     counts: dict[str, Counter[str]] = {id: Counter() for id in review.categories}
     for image, id in review.category.items():
         counts[id][status[image]] += 1
     earlier = [
-        Earlier(id, one.name, one.known, review.living(id).id, one.status == REJECTED, dict(counts[id]))
-        for id, one in review.categories.items()
+        Earlier(id, each.name, each.known, review.living(id).id, each.status == REJECTED, dict(counts[id]))
+        for id, each in review.categories.items()
     ]
-    place = {each.id: i for i, each in enumerate(earlier)}
-    rows = {image: place[review.category[image]] for image in review.images if status[image] == OPEN}
+    position = {each.id: i for i, each in enumerate(earlier)}
+    rows = {image: position[review.category[image]] for image in review.images if status[image] == OPEN}
     return ReviewedRun(str(run.folder.absolute()), earlier, review.next_id(), rows)
 
 
-def _tell(run: Run, found: Manifest, before: ReviewedRun) -> None:
+def _print_counts(run: Run, manifest: Manifest, before: ReviewedRun) -> None:
+    """Print how many images and classes the new run takes from the reviewed one."""
     total = sum((Counter(each.counts) for each in before.categories), Counter())
-    learned = len(set(found.classes) - set(run.manifest.classes))
+    learned = len(set(manifest.classes) - set(run.manifest.classes))
     say(
         f"from {run.folder}: {total[ACCEPTED]} images accepted, {total[REJECTED]} rejected and left out, {total[OPEN]} still "
-        f"unlabelled; {len(found.classes)} known classes, {learned} more than there"
+        f"unlabelled; {len(manifest.classes)} known classes, {learned} more than there"
     )
 
 
 def describe_fate(run: Run, rows: Sequence[Prediction], categories: Sequence[Category]) -> list[str]:
-    """What became of each category of the run that this one began from, in words; and which are new.
+    """Lines on what became of each category of the reviewed run, and on new categories; empty without a reviewed run.
 
-    rows, categories: what `reviewed_predictions` gives.
+    rows, categories: the result of `reviewed_predictions`.
     """
     before = read_before(run)
     if before is None:
         return []
     names = {each.id: each.name for each in categories}
     classes = set(run.manifest.classes)
-    of = {row["path"]: row["id"] for row in rows}
+    id_of = {row["path"]: row["id"] for row in rows}
+    # position of an earlier category -> in which categories its images are now
     where: dict[int, Counter[str]] = {}
-    for image, place in before.rows.items():
-        if image in of:
-            where.setdefault(place, Counter())[of[image]] += 1
+    for image, position in before.rows.items():
+        if image in id_of:
+            where.setdefault(position, Counter())[id_of[image]] += 1
     lines = []
-    for place, each in enumerate(before.categories):
-        went = where.get(place, Counter())
-        total = sum(went.values())
-        moved = ", ".join(f"{count} in {_named(id, names)}" for id, count in went.most_common(3))
-        moved += f", {total - sum(count for _, count in went.most_common(3))} elsewhere" if len(went) > 3 else ""
+    for position, each in enumerate(before.categories):
+        now = where.get(position, Counter())
+        total = sum(now.values())
+        moved = ", ".join(f"{count} in {_named(id, names)}" for id, count in now.most_common(3))
+        moved += f", {total - sum(count for _, count in now.most_common(3))} elsewhere" if len(now) > 3 else ""
         if each.known or (each.lives == each.id and not each.rejected and not sum(each.counts.values())):
             continue
         if each.lives != each.id:
@@ -191,15 +197,15 @@ def describe_fate(run: Run, rows: Sequence[Prediction], categories: Sequence[Cat
         elif each.rejected:
             lines.append(f"{each.shown} was rejected ({_images(each.counts.get(REJECTED, 0))} left out)")
         elif each.id in classes:
-            rest = f"; others: {moved}" if went else ""
+            rest = f"; others: {moved}" if now else ""
             lines.append(
                 f"{each.shown} is a known class now, with {_images(each.counts.get(ACCEPTED, 0))} labelled{rest}"
             )
         elif each.id in names:
-            lines.append(f"{each.shown} lives on with {went[each.id]} of its {_images(total)}")
+            lines.append(f"{each.shown} lives on with {now[each.id]} of its {_images(total)}")
         else:
-            lines.append(f"{each.shown} is gone" + (f"; its images: {moved}" if went else ""))
-    size, old = Counter(of.values()), {each.id for each in before.categories}
+            lines.append(f"{each.shown} is gone" + (f"; its images: {moved}" if now else ""))
+    size, old = Counter(id_of.values()), {each.id for each in before.categories}
     lines += [f"{id} is new, with {_images(size[id])}" for id in names if size[id] and not {id} & (old | classes)]
     return lines
 

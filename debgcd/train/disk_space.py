@@ -1,4 +1,4 @@
-"""Whether the disks have room for a run, asked before it begins and not when the last checkpoint is written."""
+"""Check that the disks have room for a run, before it begins and not when its last checkpoint is written."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from debgcd.tokens.bank import missing_views
 from debgcd.tokens.image_cache import about_bytes, missing_pixels
 from debgcd.train.plan import Plan
 
-TABLE_ROW_BYTES = 500  # per image, in all tables of a run together; about
+TABLE_ROW_BYTES = 500  # about, per image, in all tables of a run together
 
 
 @dataclass(frozen=True)
@@ -33,26 +33,24 @@ class Need:
     advice: str  # how to need less space
     setting: str | None = None  # the setting that the advice changes, as in `DebgcdError`
     then: str = ""  # the end of the sentence, as in `DebgcdError`
-    # bytes that are not written yet; asked only if space is short, because it hashes all images
+    # returns the bytes that are not written yet; called only if space is short, because it hashes all images
     missing: Callable[[], int] | None = None
 
 
 def require_disk_space(plan: Plan, folder: Path) -> None:
-    """Refuse a run that does not fit on its disks, counting what it has written already."""
+    """Refuse a run that does not fit on its disks; what an interrupted run has written already is not needed again."""
     config, cache, paths = plan.config, plan.cache, plan.manifest.training_paths
     begun = (folder / "config.yaml").exists()
-    less = ("set run.keep to 1 in its config.yaml",) if begun else ("choose another run directory", "out")
-    needs = [Need("checkpoints and model", folder, max(0, run_bytes(plan) - _written(folder)), *less)]
-    elsewhere, without = ("choose another cache folder", "cache"), ", or do without it"
+    advice = ("set run.keep to 1 in its config.yaml",) if begun else ("choose another run directory", "out")
+    needs = [Need("checkpoints and model", folder, max(0, run_bytes(plan) - _written(folder)), *advice)]
+    move_cache, omit = ("choose another cache folder", "cache"), ", or do without it"
     if config.views.bank == "on":
         missing = partial(missing_views, plan.backbone, paths, config.views, cache, plan.method.views)
-        needs.append(Need("the view bank", cache, plan.bank_bytes, *elsewhere, f"{without} (views.bank: off)", missing))
+        needs.append(Need("the view bank", cache, plan.bank_bytes, *move_cache, f"{omit} (views.bank: off)", missing))
     if config.run.image_cache == "on":
-        size, missing = (
-            about_bytes(len(paths), config.views.short_side),
-            partial(missing_pixels, paths, config.views, cache),
-        )
-        needs.append(Need("the image cache", cache, size, *elsewhere, f"{without} (run.image_cache: off)", missing))
+        size = about_bytes(len(paths), config.views.short_side)
+        missing = partial(missing_pixels, paths, config.views, cache)
+        needs.append(Need("the image cache", cache, size, *move_cache, f"{omit} (run.image_cache: off)", missing))
     disks: dict[int, list[Need]] = {}
     for need in needs:
         disks.setdefault(os.stat(existing(need.folder)).st_dev, []).append(need)
@@ -73,23 +71,24 @@ def require_disk_space(plan: Plan, folder: Path) -> None:
 
 
 def run_bytes(plan: Plan) -> int:
-    """The most that a run's directory holds at one time, about: checkpoints, the best one, the model, the tables."""
+    """About the most that a run directory holds at one time: checkpoints, the best states, the model, the tables."""
     config, manifest = plan.config, plan.manifest
     sizes = Sizes(plan.backbone.width, plan.k, len(manifest.classes), len(manifest.training_rows))
     method = create(replace(config, k=plan.k), sizes)
-    with torch.device("meta"):  # only sizes are asked for
+    # on the device "meta" tensors have a size but no memory
+    with torch.device("meta"):
         heads = method.heads()
     network = Network(plan.backbone, heads)
     network.memory = method.memory(network)
     model = _bytes(network.state().values())
     # SGD keeps one tensor per parameter, optimisers of torch.optim up to three
-    kept = 1 if type(method).optimiser is Method.optimiser else 3
-    momentum = kept * _bytes(network.trained().values()) if method.trains else 0
+    tensors_per_parameter = 1 if type(method).optimiser is Method.optimiser else 3
+    optimiser = tensors_per_parameter * _bytes(network.trained().values()) if method.trains else 0
     # a new checkpoint is written before the oldest one is deleted
-    saved = min(config.run.keep + 1, plan.length.steps // config.run.checkpoint_every + 1)
+    checkpoints = min(config.run.keep + 1, plan.length.steps // config.run.checkpoint_every + 1)
     best = 2 * model * ((config.model_kept == "best-old") + (config.run.watch == "act" and method.trains))
     own = (
-        saved * (model + momentum + _bytes(network.remembered().values()))
+        checkpoints * (model + optimiser + _bytes(network.remembered().values()))
         + best
         + model
         + TABLE_ROW_BYTES * len(manifest)
@@ -99,7 +98,7 @@ def run_bytes(plan: Plan) -> int:
 
 
 def _written(folder: Path) -> int:
-    """Bytes that a run has written already, of those that `run_bytes` counts."""
+    """The part of `run_bytes` that a run has written already."""
     parts = (folder / name for name in ("checkpoints", "model", "first"))
     return sum(file.stat().st_size for part in parts for file in part.rglob("*") if file.is_file())
 

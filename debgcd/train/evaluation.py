@@ -1,4 +1,4 @@
-"""A network against the truth, during training and at the end. Only this file and callbacks.py read truth."""
+"""Scores of a network against the truth, during training and at the end. Only this file and callbacks.py read truth."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from debgcd.tokens.sources import Tokens
 from debgcd.train.setup import Setup, fresh_tokens
 
 
-def unlabelled(setup: Setup, heads: Collection[str] | None = None) -> Inference:
-    """What the network says of the unlabelled training images; heads: as for `infer`."""
+def infer_unlabelled(setup: Setup, heads: Collection[str] | None = None) -> Inference:
+    """The network's predictions for the unlabelled training images; heads: as for `infer`."""
     images = np.flatnonzero(setup.label < 0)
     if setup.at_start:
         return infer_features(setup.network, setup.method, setup.features_of(images), heads)
@@ -34,7 +34,7 @@ def unlabelled(setup: Setup, heads: Collection[str] | None = None) -> Inference:
 
 
 def evaluate(run: Run, setup: Setup, inference: Inference, heads: Collection[str] | None = None) -> dict[str, Any]:
-    """All measures on the unlabelled training images and, if there is one, on the test split; as in evaluation.json."""
+    """All scores on the unlabelled training images and on the test split, if there is one; the content of evaluation.json."""
     if not run.manifest.has_truth:
         raise DataError(
             f"{run.folder / 'manifest.csv'} does not say what is true of the unlabelled images: train from a CSV with a "
@@ -54,14 +54,15 @@ def evaluate(run: Run, setup: Setup, inference: Inference, heads: Collection[str
 
 @torch.no_grad()
 def evaluate_during_training(run: Run, setup: Setup) -> dict[str, Any]:
-    """The same as the network stands. Where the categories are clusters, each split is clustered alone, without labels.
+    """As `evaluate`, for the current network. If categories are clusters, each split is clustered separately, without labels.
 
-    So does the public code of GCD, which keeps the epoch with the best Old accuracy of k-means on the test split.
+    The public code of GCD does the same, and keeps the epoch with the best Old accuracy of k-means on the test split.
     """
     network, method = setup.network, setup.method
     if not method.clusters:
-        heads = {*classifiers(network.heads), DETECTOR} & network.learning  # the others are filled in the end
-        return evaluate(run, setup, unlabelled(setup, heads), heads)
+        # the other heads are filled only at the end
+        heads = {*method.answers_in_training, *({*classifiers(network.heads), DETECTOR} & network.learning)}
+        return evaluate(run, setup, infer_unlabelled(setup, heads), heads)
     free = np.flatnonzero(setup.label < 0)
     result = {}
     test = run.manifest.test_rows
@@ -73,14 +74,17 @@ def evaluate_during_training(run: Run, setup: Setup) -> dict[str, Any]:
         if (truth >= 0).any():
             feature = features_shared(network, tokens, numbers)
             if distributed.rank():
-                continue  # rank 0 clusters and measures
+                continue  # only rank 0 has the features
             unknown = torch.full((len(feature),), -1)
             k = min(method.sizes.k, len(feature))
-            found = kmeans(normalize(feature, dim=1), unknown, k, seed=0, iterations=300).assignment  # as there
+            # seed and iterations as in GCD's public code
+            clusters = kmeans(normalize(feature, dim=1), unknown, k, seed=0, iterations=300).assignment
             novelty = method.novelty(network.from_feature(feature, {DETECTOR} & network.learning))
-            category = found.cpu().numpy()[:, None]
-            said = None if novelty is None else novelty.cpu().numpy()
-            result[name] = measure(Inference(category, np.ones(category.shape, np.float32), said), truth, setup.known)
+            category = clusters.cpu().numpy()[:, None]
+            inference = Inference(
+                category, np.ones(category.shape, np.float32), None if novelty is None else novelty.cpu().numpy()
+            )
+            result[name] = measure(inference, truth, setup.known)
     return result
 
 
@@ -89,25 +93,25 @@ def _test_tokens(run: Run, setup: Setup) -> Tokens:
 
 
 def measure(inference: Inference, truth: NDArray[np.int64], known: int) -> dict[str, Any]:
-    """Every score of all classifiers and of the detector on images whose truth is known (>= 0), as JSON data."""
-    have = truth >= 0
+    """The scores of all classifiers and of the detector, as JSON data, on the images whose truth is known (>= 0)."""
+    has_truth = truth >= 0
     scores = {
-        name: score(truth[have], category[have], known).to_json()
+        name: score(truth[has_truth], category[has_truth], known).to_json()
         for name, category in {"gcd": inference.category, **inference.others}.items()
     }
     auroc = float("nan")
     if inference.novelty is not None:
-        auroc = novelty_auroc(inference.novelty[have], truth[have] >= known)
+        auroc = novelty_auroc(inference.novelty[has_truth], truth[has_truth] >= known)
     return {**scores, "auroc": None if np.isnan(auroc) else auroc}
 
 
-def reviewed(run: Run) -> dict[str, Any]:
-    """The measures of what a reviewer made of the unlabelled images, without rejected ones; empty where nobody did."""
+def evaluate_reviewed(run: Run) -> dict[str, Any]:
+    """The scores of the reviewed categories of the unlabelled images, without rejected images; empty without a review."""
     if not read_log(run.folder / LOG)[0]:
         return {}
     rows, _ = reviewed_predictions(run.folder)
-    said = np.array([-1 if row["review"] == REJECTED else row["category"] for row in rows])
+    category = np.array([-1 if row["review"] == REJECTED else row["category"] for row in rows])
     truth = run.manifest.truth_ids(run.manifest.training_rows[run.manifest.training_labels < 0])
-    have = (truth >= 0) & (said >= 0)
-    scores = score(truth[have], said[have], len(run.manifest.classes)).to_json()
-    return {"reviewed": {"gcd": scores, "auroc": None}} if have.any() else {}
+    measurable = (truth >= 0) & (category >= 0)
+    scores = score(truth[measurable], category[measurable], len(run.manifest.classes)).to_json()
+    return {"reviewed": {"gcd": scores, "auroc": None}} if measurable.any() else {}

@@ -1,4 +1,4 @@
-"""The end of a run, and what can be asked of it again: what is left of K, model/, evaluation.json, predictions.csv."""
+"""The end of a run: drop unused categories, measure, write model/, evaluation.json and predictions.csv."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from debgcd.system.files import read_json, readable, write_json, write_text
 from debgcd.system.progress import say
 from debgcd.train.callbacks import Metrics
 from debgcd.train.continue_run import read_before
-from debgcd.train.evaluation import evaluate, unlabelled
+from debgcd.train.evaluation import evaluate, infer_unlabelled
 from debgcd.train.loop import hook_context, run_hook
 from debgcd.train.setup import Setup
 
-DUPLICATE = 0.8  # of the squared distance between the nearest two known classes
-FEWEST_KNOWN = 5  # with fewer there are too few pairs for a reliable minimum
+DUPLICATE = 0.8  # times the squared distance between the nearest two known classes: nearer categories are duplicates
+FEWEST_KNOWN = 5  # known classes for merging; with fewer there are too few pairs for a reliable minimum
 
 
 def prune(setup: Setup, config: Config, inference: Inference) -> Setup:
@@ -57,15 +57,15 @@ def prune(setup: Setup, config: Config, inference: Inference) -> Setup:
 
 
 def with_categories(setup: Setup, config: Config, k: int) -> Setup:
-    """The setup with the method for K categories, whose rows the heads have already."""
+    """The setup with its method set to k categories; the heads have k rows already."""
     sizes = setup.method.sizes
     return setup if k == sizes.k else replace(setup, method=create(replace(config, k=k), replace(sizes, k=k)))
 
 
 def in_use(prototypes: Tensor, images: NDArray[np.int64], known: int) -> list[list[int]]:
-    """Which prototypes make up each category that is left: known classes first, then the new ones in their order.
+    """The prototypes that form each remaining category: known classes first, then new ones in their order.
 
-    prototypes: (K, width); images: (K,) how many unlabelled images are in each.
+    prototypes: (K, width); images: (K,) number of unlabelled images in each.
     """
     unit = normalize(prototypes.double().cpu(), dim=1)
     limit = DUPLICATE * float(_distances(unit[:known]).amin()) if known >= FEWEST_KNOWN else 0.0
@@ -89,16 +89,16 @@ def _distances(unit: Tensor) -> Tensor:
 def finish(run: Run, setup: Setup, hard_labels: Mapping[str, Any]) -> None:
     """End a run: fill the heads that no gradient trains, drop categories that are not in use, measure, write.
 
-    hard_labels: what training still has to log with the last evaluation.
+    hard_labels: the result of `fit`, logged with the last evaluation.
     """
     method = setup.method
     run_hook(hook_context(run, setup, setup.label), method.finalise)
-    found = len(classifiers(setup.network.heads)[method.answers[0]].prototypes())
-    setup = with_categories(setup, run.config, found)
-    inference = unlabelled(setup)
+    k = len(classifiers(setup.network.heads)[method.answers[0]].prototypes())
+    setup = with_categories(setup, run.config, k)
+    inference = infer_unlabelled(setup)
     if run.config.prune:
         setup = prune(setup, run.config, inference)
-        inference = unlabelled(setup)
+        inference = infer_unlabelled(setup)
     scores = None
     if run.manifest.has_truth:
         scores = evaluate(run, setup, inference)
@@ -109,35 +109,37 @@ def finish(run: Run, setup: Setup, hard_labels: Mapping[str, Any]) -> None:
 
 
 def write_results(run: Run, setup: Setup, inference: Inference, scores: dict[str, Any] | None) -> None:
-    """Write what a run ends with; predictions.csv comes last, so that where it is the rest is too."""
+    """Write the final files of a run; predictions.csv comes last, so a folder that has it has them all."""
     novel = fit_novelty_threshold(setup)
     if distributed.rank():
         return
-    k = setup.method.sizes.k  # smaller than the configuration's where categories were pruned
+    k = setup.method.sizes.k  # smaller than the configuration's K if categories were dropped
     paths = [run.manifest.paths[row] for row in run.manifest.training_rows[setup.label < 0]]
-    found, before = categories(run.manifest.classes, k), read_before(run)
+    kept, before = categories(run.manifest.classes, k), read_before(run)
     if before is not None:
-        found = before.name(found, paths, inference.category)
+        kept = before.name(kept, paths, inference.category)
     labelled, config, state = int((setup.label >= 0).sum()), replace(run.config, k=k), setup.network.state()
-    save_model(run.model, state, config, found, len(setup.label), novel=novel, labelled=labelled, scores=scores)
+    save_model(run.model, state, config, kept, len(setup.label), novel=novel, labelled=labelled, scores=scores)
     if scores is not None:
         write_evaluation(run, scores, k)
-    write_text(run.predictions, to_csv(prediction_table(paths, inference, found, novel)))
+    write_text(run.predictions, to_csv(prediction_table(paths, inference, kept, novel)))
 
 
 def fit_novelty_threshold(setup: Setup) -> NoveltyThreshold | None:
-    """The detector's own calibration, or the novelty that few labelled images exceed; None without a detector."""
+    """The threshold of a calibrated detector, or the novelty that few labelled images exceed; None without a detector."""
     detector = detector_of(setup.network)
-    stated = None if detector is None else detector.threshold()
-    if stated is not None:
-        return stated
+    calibrated = None if detector is None else detector.threshold()
+    if calibrated is not None:
+        return calibrated
     labelled = np.flatnonzero(setup.label >= 0)
-    novelty = infer_shared(setup.network, setup.method, setup.tokens, labelled, (DETECTOR,)).novelty
+    novelty = infer_shared(
+        setup.network, setup.method, setup.tokens, labelled, (*setup.method.answers, DETECTOR)
+    ).novelty
     return None if novelty is None else exceeded_by_few(novelty)
 
 
 def write_evaluation(run: Run, scores: dict[str, Any], k: int) -> dict[str, Any]:
-    """Write and return evaluation.json: what was measured, and of which run; k: categories at its end."""
+    """Write and return the content of evaluation.json. k: number of categories at the end of the run."""
     config = run.config
     facts = {"method": config.method, "seed": config.seed, "preset": config.preset, "backbone": config.backbone.name}
     written = {**facts, "views": views_label(config), "k": k, **scores, "health": read_health(run)}
@@ -147,18 +149,19 @@ def write_evaluation(run: Run, scores: dict[str, Any], k: int) -> dict[str, Any]
 
 
 def read_health(run: Run) -> dict[str, Any] | None:
-    """What the watch over a run's training saw; None if nothing was trained, or the file cannot be read."""
+    """The content of health.json; None if the run was not watched, or if the file cannot be read."""
     try:
-        found = read_json(run.health)
+        health = read_json(run.health)
     except (OSError, ValueError):
-        return None  # it is not worth losing the results
-    return found if isinstance(found, dict) and {"healthy", "problem", "kept_step"} <= set(found) else None
+        # a damaged file must not cost the results
+        return None
+    return health if isinstance(health, dict) and {"healthy", "problem", "kept_step"} <= set(health) else None
 
 
 def read_evaluation(run: Run) -> dict[str, Any]:
-    """What `write_evaluation` wrote, or one sentence that says what is wrong with it."""
+    """The content of evaluation.json; a DataError if it is damaged."""
     with readable(run.evaluation, "write it again with debgcd evaluate"):
-        found = read_json(run.evaluation)
-        if not isinstance(found, dict):
+        evaluation = read_json(run.evaluation)
+        if not isinstance(evaluation, dict):
             raise ValueError("it does not hold a JSON object")
-    return found
+    return evaluation

@@ -1,4 +1,4 @@
-"""Algorithm 1: training, from the first step or from a checkpoint to the last step.
+"""Algorithm 1: the training loop, from the first step or from a checkpoint to the last step.
 
 Everything random is a function of (seed, step), so a run that was killed and resumed ends in the same bytes as one that
 never was.
@@ -37,8 +37,8 @@ from debgcd.train import checkpoint
 from debgcd.train.callbacks import (
     Callback,
     Checkpoints,
-    Done,
     Evaluate,
+    FinishedStep,
     Interrupted,
     Log,
     Metrics,
@@ -52,10 +52,10 @@ from debgcd.train.setup import Setup
 def step(
     setup: Setup, optimiser: Optimiser, batch: Batch, progress: Progress, stop: threading.Event | None = None
 ) -> Observed:
-    """Algorithm 1, one iteration: loss, gradient, step. Where the loss is not finite, no parameter is changed.
+    """Algorithm 1, one iteration: loss, gradient, step. If the loss or its gradient is not finite, no parameter changes.
 
-    Every rank computes its rows of the batch and then the loss of all rows; gradients, the loss and whether any rank was
-    asked to stop travel together.
+    Every rank computes its rows of the batch and then the loss of all rows. Gradients, the loss and whether any rank was
+    asked to stop are averaged over the ranks in one message.
     """
     network, method = setup.network, setup.method
     with network.gathering(len(batch.image)):
@@ -64,13 +64,14 @@ def step(
     loss.total.backward()
     trained = network.trained()
     local = {name: p.grad for name, p in trained.items() if p.grad is not None}
-    going = loss.total.new_full((), float(stop is None or not stop.is_set()))
-    *gradients, total, going = distributed.average([*local.values(), loss.total.detach(), going])
-    whole = dict(zip(local, gradients, strict=True))
+    may_continue = loss.total.new_full((), float(stop is None or not stop.is_set()))
+    *gradients, total, may_continue = distributed.average([*local.values(), loss.total.detach(), may_continue])
+    averaged = dict(zip(local, gradients, strict=True))
     for name, parameter in trained.items():
-        parameter.grad = whole.get(name)
-    loss = replace(loss, total=total, terms={**loss.terms, "going": going})
-    observed = observe(loss, network)  # the step's one wait for the device
+        parameter.grad = averaged.get(name)
+    loss = replace(loss, total=total, terms={**loss.terms, "may_continue": may_continue})
+    # the only point of a step that waits for the device
+    observed = observe(loss, network)
     if observed.finite:
         optimiser.step()
         method.after_step(network, progress)
@@ -78,7 +79,7 @@ def step(
 
 
 def fit(run: Run, setup: Setup) -> dict[str, Any]:
-    """Train a run from where it stands to its last step; returns what is still to be logged with the last evaluation."""
+    """Train a run from its latest checkpoint or its start; returns the accuracy of the hard labels since the last evaluation."""
     config, network, method = run.config, setup.network, setup.method
     length = run_length(config.schedule, len(setup.label), method.trains)
     optimiser = method.optimiser(network, config.schedule) if method.trains else None
@@ -88,9 +89,10 @@ def fit(run: Run, setup: Setup) -> dict[str, Any]:
     resumed = checkpoint.resume(run.checkpoints, network, optimiser, digest)
     first = resumed or 0
     if setup.start is not None and (config.start is not None or (resumed is not None and length.steps)):
-        setup.start.forget()  # the network begins elsewhere
+        # the network does not start from the pretrained tail
+        setup.start.forget()
     if resumed is None:
-        run_hook(context, lambda context: _begin(run, setup, context))
+        run_hook(context, lambda context: _initialise(run, setup, context))
 
     batches = _batches(setup, length, first, config.seed)
     with ExitStack() as stack:
@@ -102,11 +104,13 @@ def fit(run: Run, setup: Setup) -> dict[str, Any]:
                 callback.before_training()
         if setup.start is not None and first < length.steps:
             setup.start.forget()
-        stop = stack.enter_context(stop_requests())  # from here on a signal waits for the end of a step
-        saving = Checkpoints(run, setup, optimiser, digest, stop)
-        callbacks.append(saving)
+        # within this context a signal takes effect at the end of a step
+        stop = stack.enter_context(stop_requests())
+        checkpoints = Checkpoints(run, setup, optimiser, digest, stop)
+        callbacks.append(checkpoints)
         for number in range(first, length.steps):
-            assert optimiser is not None  # a method that does not train has no steps
+            # a method that does not train has no steps
+            assert optimiser is not None
             progress = Progress(number, length.steps, length.steps_per_epoch, config.schedule.by)
             if number % length.steps_per_epoch == 0 and type(method).before_epoch is not Method.before_epoch:
                 run_hook(context, partial(method.before_epoch, progress=progress))
@@ -115,21 +119,24 @@ def fit(run: Run, setup: Setup) -> dict[str, Any]:
             observed = step(setup, optimiser, batch, progress, stop)
             if not observed.finite:
                 raise _not_finite(run, number, observed, images)
-            done = _done(number + 1, length, images, observed, lr)
-            if not all(callback.after_step(done) for callback in callbacks):
+            finished = _finished_step(number + 1, length, images, observed, lr)
+            if not all(callback.after_step(finished) for callback in callbacks):
                 break
         if resumed != length.steps and watch.kept is None:
-            saving.save(length.steps)
-        if any(distributed.all_gather(stop.is_set())):  # in the last step
+            checkpoints.save(length.steps)
+        # a request to stop that came in the last step
+        if any(distributed.all_gather(stop.is_set())):
             raise Interrupted
     checkpoint.restore_best(run.checkpoints / "best", network)
     return utilisation.hard_labels()
 
 
-def _done(step: int, length: RunLength, images: NDArray[np.int64], observed: Observed, lr: float) -> Done:
-    """A finished step for the callbacks."""
+def _finished_step(
+    step: int, length: RunLength, images: NDArray[np.int64], observed: Observed, lr: float
+) -> FinishedStep:
+    """What the callbacks get. step: the number of finished steps."""
     epochs, rest = divmod(step, length.steps_per_epoch)
-    return Done(
+    return FinishedStep(
         step,
         images,
         observed.values,
@@ -143,14 +150,14 @@ def _done(step: int, length: RunLength, images: NDArray[np.int64], observed: Obs
 
 
 def hook_context(run: Run, setup: Setup, label: NDArray[np.int64]) -> Context:
-    """What a method's hooks see: the labels of training, or all of them at the end."""
+    """The input of a method's hooks. label: (N,), without those held out during training, with them at the end."""
     label_rows, group = (torch.from_numpy(ids).to(setup.device) for ids in (label, run.manifest.training_groups))
     return Context(setup.network, setup.features, label_rows, group)
 
 
 @torch.no_grad()
 def run_hook(context: Context, hook: Callable[[Context], None]) -> None:
-    """Run a method's hook on rank 0. All ranks compute the features that it asks for, each time with rank 0's network."""
+    """Run a method's hook on rank 0. Whenever it calls `features`, all ranks compute them with rank 0's network."""
 
     def features() -> torch.Tensor:
         _copy_from_rank0(context.network)
@@ -161,20 +168,21 @@ def run_hook(context: Context, hook: Callable[[Context], None]) -> None:
 
 
 def _copy_from_rank0(network: Network) -> None:
-    """Give every rank rank 0's network and memory."""
+    """Copy the network and memory of rank 0 to the other ranks."""
     shapes = distributed.from_rank0(
         lambda: {name: list(x.shape) for name, x in (network.state() | network.remembered()).items()}
     )
-    network.resize(shapes)  # a method may find another number of categories
+    # a hook may change the number of categories
+    network.resize(shapes)
     distributed.broadcast([*network.state().values(), *network.remembered().values()])
 
 
-def _begin(run: Run, setup: Setup, context: Context) -> None:
-    """Where the network starts from: another run's, or the pretrained one with initial heads."""
+def _initialise(run: Run, setup: Setup, context: Context) -> None:
+    """Copy the network that `--start` names, or else standardise the features; then let the method initialise its heads."""
     network = setup.network
     if run.config.start is not None:
-        place, classes = Path(run.config.start), run.manifest.classes
-        given = start_from(place, run.config.start_sha256, network, setup.method, classes)
+        folder, classes = Path(run.config.start), run.manifest.classes
+        given = start_from(folder, run.config.start_sha256, network, setup.method, classes)
         context = replace(context, given=given)
     elif network.backbone.standardise:
         network.standardise(context.features())
@@ -182,7 +190,7 @@ def _begin(run: Run, setup: Setup, context: Context) -> None:
 
 
 def _batches(setup: Setup, length: RunLength, first: int, seed: int) -> Iterator[tuple[NDArray[np.int64], Batch]]:
-    """The batch of every step from the first on, and its images (B,); tokens are computed ahead."""
+    """For each step from number `first` on, its images (B,) and its batch; tokens are computed ahead of the steps."""
     start, resamples = first, type(setup.method).sampler is not Method.sampler
     while start < length.steps:
         end = (start // length.steps_per_epoch + 1) * length.steps_per_epoch if resamples else length.steps
@@ -196,7 +204,9 @@ def _batches(setup: Setup, length: RunLength, first: int, seed: int) -> Iterator
 
 
 def _own_draws(sampler: Sampler, number: int) -> Draws:
-    """This rank's slice of a step's batch; of uneven slices the smaller ones are filled up with a draw that does not count."""
+    """This rank's slice of a step's batch; if slices differ in length, the shorter ones are padded
+    with draws of rank 0, whose results are dropped.
+    """
     own, largest = (sampler.draws(number, rank, distributed.count()) for rank in (distributed.rank(), 0))
     missing = len(largest.draw) - len(own.draw)
     if not missing:
@@ -206,11 +216,12 @@ def _own_draws(sampler: Sampler, number: int) -> Draws:
 
 @dataclass(frozen=True)
 class Observed:
-    """What is logged of a step."""
+    """The results of a step, on the host."""
 
-    values: dict[str, float]  # the loss, the gradient's norm, the terms
-    hard_label: NDArray[np.int64] | None  # (V·B,)
-    stop: bool = False  # whether a rank was asked to stop
+    # the loss, the norm of its gradient, and the terms of the loss
+    values: dict[str, float]
+    hard_label: NDArray[np.int64] | None  # (V·B,) see `Loss`
+    stop: bool = False  # whether any rank was asked to stop
 
     @property
     def finite(self) -> bool:
@@ -218,32 +229,33 @@ class Observed:
 
 
 def observe(loss: Loss, network: Network) -> Observed:
-    """All that is known of a step, in one transfer."""
+    """Copy the results of a step to the host in one transfer."""
     gradients = [p.grad for p in network.trained().values() if p.grad is not None]
     named = {"loss": loss.total, "gradient": torch.nn.utils.get_total_norm(gradients), **loss.terms}
     tensors = {name: value.detach() for name, value in named.items() if isinstance(value, torch.Tensor)}
     parts = [torch.stack(list(tensors.values()))]
     if loss.hard_label is not None:
-        parts.append(loss.hard_label.to(parts[0].dtype))  # exact: a float holds whole numbers up to sixteen million
+        # exact: float32 holds whole numbers up to 16 million
+        parts.append(loss.hard_label.to(parts[0].dtype))
     numbers = to_host(torch.cat(parts))
     values = {**named, **dict(zip(tensors, numbers[: len(tensors)].tolist(), strict=True))}
-    stop = values.pop("going", 1.0) < 1
+    stop = values.pop("may_continue", 1.0) < 1
     return Observed(values, None if loss.hard_label is None else numbers[len(tensors) :].astype(np.int64), stop)
 
 
 def to_host(tensor: torch.Tensor) -> NDArray[np.float32]:
-    """The values, when the device has computed them; nothing else in a step may ask for any."""
+    """Copy to the host, which waits for the device; nothing else in a step may do so."""
     return tensor.cpu().numpy()
 
 
 def _not_finite(run: Run, number: int, observed: Observed, images: NDArray[np.int64]) -> DebgcdError:
-    """What to say when the loss or its gradient is not finite; also written to failure.json."""
+    """The error for a loss or gradient that is not finite; also writes the terms and the images to failure.json."""
     values = observed.values
     paths = [str(run.manifest.paths[row]) for row in run.manifest.training_rows[images]]
     report = run.folder / "failure.json"
     if distributed.rank() == 0:
         write_json(report, {"step": number, "terms": {k: str(v) for k, v in values.items()}, "images": paths})
-    saved = checkpoint.places(run.checkpoints)
+    saved = checkpoint.saved_in(run.checkpoints)
     return DebgcdError(
         f"step {number}: the loss or its gradient is not finite "
         f"({', '.join(f'{name} {value:.4g}' for name, value in values.items())}) on {paths[0]} and {len(paths) - 1} "

@@ -111,7 +111,7 @@ def require_ready(manifest: Manifest, config: Config) -> None:
 
 
 def choose_preset(manifest: Manifest, quality: str | None = None) -> str:
-    """`small` without a GPU, for few images or where a quality is asked for, else `paper`."""
+    """The preset if the user gives none: `small` without a GPU, for few images or with a quality, else `paper`."""
     images = len(manifest.training_rows)
     if quality is not None:
         name, why = "small", f"quality {quality} is one of its values"
@@ -126,15 +126,15 @@ def choose_preset(manifest: Manifest, quality: str | None = None) -> str:
 
 
 def make_plan(asked: Config, manifest: Manifest) -> Plan:
-    """Decide everything but K."""
+    """The plan of a new run: everything but K is decided, and each decision printed."""
     cache, paths, config, start = cache_folder(asked.run.cache), manifest.training_paths, asked, None
     if config.start is not None:
         folder, start = _load_start(config.start, cache)
         config = _from_start(config, folder, start)
     config = resolve_auto(config, paths)
     if METHODS[config.method].trains and not run_length(config.schedule, len(paths)).steps:
-        say("method: sskmeans, because nothing is trained in 0 steps: semi-supervised k-means on frozen features")
-        config = configuration.override(config, {"method": "sskmeans"}, "0 steps")
+        say("method: pim, because nothing is trained in 0 steps: a linear head on frozen features")
+        config = configuration.override(config, {"method": "pim"}, "0 steps")
     config, backbone = _choose_backbone(config, cache)
     if start is not None and backbone.width != start.network.backbone.width:
         raise UsageError(
@@ -186,7 +186,7 @@ def _median_short_side(paths: Sequence[Picture]) -> float:
 
 
 def _load_start(start: str, cache: Path) -> tuple[Path, Model]:
-    """The model that `start`, a run directory or a model folder, holds; and that model's absolute path."""
+    """The absolute path of the model folder that `start` (a run directory or a model folder) names, and the model in it."""
     folder = Path(start).absolute()
     if not folder.is_dir():
         raise UsageError(f"there is no run {folder} to start from; choose another with --start")
@@ -195,7 +195,7 @@ def _load_start(start: str, cache: Path) -> tuple[Path, Model]:
 
 
 def _from_start(config: Config, folder: Path, start: Model) -> Config:
-    """The configuration with backbone and crop of the model to start from, its absolute path and its hash."""
+    """The configuration with backbone, crop, absolute path and hash of the model to start from."""
     given, wanted = start.config.backbone, config.backbone
     if not given.tuned_blocks and METHODS[config.method].trains:
         raise UsageError(
@@ -222,6 +222,7 @@ def _absolute(name: str) -> str:
 
 
 def _choose_backbone(config: Config, cache: Path) -> tuple[Config, Backbone]:
+    """The configuration with backbone and precision decided, and the backbone."""
     wanted, cut, size = config.backbone, METHODS[config.method].cut, config.views.crop
     tuned = cut.tuned if wanted.tuned_blocks is None else wanted.tuned_blocks
     device = pick_device(config.run.device)
@@ -255,7 +256,7 @@ def _choose_backbone(config: Config, cache: Path) -> tuple[Config, Backbone]:
 
 
 def run_backbone(run: Run, cache: Path | None = None) -> Backbone:
-    """The backbone that a run began with. cache: where its weights are, if not in the cache folder of the run."""
+    """The backbone of an existing run. cache: the folder of its weights, if not the run's own cache folder."""
     wanted, precision = run.config.backbone, run.config.run.precision
     assert wanted.name is not None and wanted.tuned_blocks is not None and precision != "auto"
     backbone = load_backbone(
@@ -275,7 +276,7 @@ def run_backbone(run: Run, cache: Path | None = None) -> Backbone:
 
 
 def _choose_model_kept(config: Config, manifest: Manifest) -> Config:
-    """`best-old` becomes `last` where there are no steps to choose among, or no test images to choose by."""
+    """The configuration with `model_kept: last` instead of `best-old`, if there are no steps or no test images to choose by."""
     if config.model_kept != "best-old":
         return config
     trains = METHODS[config.method].trains
@@ -356,7 +357,7 @@ def first_stage(config: Config, method: str) -> Config:
 
 
 def set_k(run: Run, features: Tensor) -> Run:
-    """Estimate K for a run that leaves it open; written to estimate.json and config.yaml, so that `resume` keeps it.
+    """The run with an estimated K, which is written to estimate.json and config.yaml, so that `resume` keeps it.
 
     features: (N, width), standardised; no rows on ranks other than 0.
     """

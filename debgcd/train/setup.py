@@ -1,4 +1,4 @@
-"""What training and evaluation of a run have in common: the network on its device, and where its tokens come from."""
+"""What training and evaluation of a run share: the network on its device, the method, and the source of tokens."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class StartFeatures:
     def __init__(self, backbone: Backbone, tokens: Tokens, paths: Sequence[Picture]):
         self._backbone, self._tokens, self._paths = backbone, tokens, paths
         self._raw: Tensor | None = None
-        self.valid = True  # until the network changes
+        self.valid = True  # False once the network changes
 
     def __call__(self) -> Tensor:
         """(N, width) on rank 0, no rows on other ranks. All ranks must call it."""
@@ -66,7 +66,7 @@ class Setup:
     held_out: NDArray[np.bool_]  # (N,) labelled images whose labels training never sees
     known: int  # M, the number of known classes
     paths: Sequence[Picture]  # (N,)
-    start: StartFeatures | None = None  # None: the network is not at its start
+    start: StartFeatures | None = None  # None: the network is a trained one
 
     @property
     def device(self) -> torch.device:
@@ -78,22 +78,22 @@ class Setup:
         return np.where(self.held_out, -1, self.label)
 
     def features(self) -> Tensor:
-        """(N, width) of all training images' centre crops, as the network stands; on rank 0."""
+        """(N, width) features of all training images' centre crops by the current network; rank 0 gets them."""
         if self.at_start:
             assert self.start is not None
             return (self.start() - self.network.feature_mean) * self.network.feature_scale
         return finite_features(self.network, self.tokens, self.paths)
 
     def features_of(self, images: NDArray[np.int64]) -> Tensor:
-        """(n, width) of these training images' centre crops, as the network stands; on rank 0."""
+        """(n, width) features of these training images' centre crops by the current network; rank 0 gets them."""
         if not self.at_start:
             return features_shared(self.network, self.tokens, images)
-        whole = self.features()
-        return whole[torch.from_numpy(images).to(whole.device)] if len(whole) else whole
+        feature = self.features()
+        return feature[torch.from_numpy(images).to(feature.device)] if len(feature) else feature
 
     @property
     def at_start(self) -> bool:
-        """Whether the tail is still the pretrained one, so that the features of one pass can be used again."""
+        """Whether the tail is still the pretrained one, so that the features in `start` are valid."""
         return self.start is not None and self.start.valid
 
 
@@ -137,7 +137,7 @@ def fresh_tokens(config: Config, manifest: Manifest, backbone: Backbone, rows: N
 
 
 def prepare(run: Run, backbone: Backbone, tokens: Tokens, start: StartFeatures | None = None) -> Setup:
-    """Build the network with its initial heads and memory. start: the features of the images before training."""
+    """The setup of a run before its first step. start: the features of its images before training."""
     known, label = len(run.manifest.classes), run.manifest.training_labels
     assert run.config.k is not None
     method = create(run.config, Sizes(backbone.width, run.config.k, known, len(label)))
@@ -150,10 +150,10 @@ def prepare(run: Run, backbone: Backbone, tokens: Tokens, start: StartFeatures |
 def held_out(
     label: NDArray[np.int64], share: float, seed: int, group: NDArray[np.int64] | None = None
 ) -> NDArray[np.bool_]:
-    """Which labelled images the loss never sees: this share of each class that has labels to spare; (N,).
+    """Which labelled images the loss never sees, (N,): this share of each class with FEWEST_LABELS or more.
 
-    Without groups their number does not depend on the seed, only their choice. group: (N,), -1 for none; a group is held out
-    as a whole or not at all.
+    group: (N,), -1 for none; a group is held out as a whole or not at all. Without groups the seed decides which images are
+    held out, not how many.
     """
     held, scene = np.zeros(len(label), dtype=bool), np.arange(len(label))
     if group is not None:  # the first image of a group represents it
@@ -169,7 +169,7 @@ def held_out(
 
 
 def build(method: Method, backbone: Backbone) -> Network:
-    """The network of a method, with the initial heads of its seed, and its memory."""
+    """The network of a method, with initial heads by the configuration's seed and with its memory."""
     network = Network(backbone, method.heads())
     if method.answers[0] not in classifiers(network.heads) or not set(method.answers) <= set(network.heads):
         raise TypeError(f"{type(method).__name__} answers by {method.answers}, but its heads have no such classifier")
@@ -179,7 +179,7 @@ def build(method: Method, backbone: Backbone) -> Network:
 
 
 def finite_features(network: Network, tokens: Tokens, paths: Sequence[Picture]) -> Tensor:
-    """(N, width) features of the centre crops of these images, on rank 0; an error if one of them is not finite."""
+    """(N, width) features of these images' centre crops, on rank 0; a DataError if one is not finite."""
     feature = features_shared(network, tokens, np.arange(len(paths)))
     broken = (~feature.isfinite().all(1)).nonzero()[:, 0].tolist()
     if broken:
@@ -205,5 +205,5 @@ def standardised(backbone: Backbone, raw: Tensor) -> Tensor:
 
 
 def workers(config: Config) -> int:
-    """Decoding processes of a run."""
+    """The number of decoding processes of a run."""
     return default_workers() if config.run.workers is None else config.run.workers

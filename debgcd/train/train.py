@@ -1,4 +1,4 @@
-"""The story of a run: train, resume, evaluate again."""
+"""Start, resume and re-evaluate a run."""
 
 from __future__ import annotations
 
@@ -30,34 +30,34 @@ from debgcd.system.progress import progress, say
 from debgcd.train.continue_run import ReviewedRun
 from debgcd.train.cost import alternatives, describe, expected_cost, quality_decides
 from debgcd.train.disk_space import require_disk_space
-from debgcd.train.evaluation import evaluate, reviewed, unlabelled
+from debgcd.train.evaluation import evaluate, evaluate_reviewed, infer_unlabelled
 from debgcd.train.finish import finish, write_evaluation
 from debgcd.train.loop import fit
 from debgcd.train.plan import Plan, first_stage, make_plan, plan_of, require_ready, set_k
 from debgcd.train.setup import Setup, StartFeatures, centre_tokens, open_tokens, prepare, standardised
 
-FINISHED = "finished"
+FINISHED = "finished"  # sent to the other ranks instead of a digest when a run is complete
 VISIBLE_WITHIN = 60.0  # seconds after which a file that rank 0 wrote must be visible to all ranks
 
 
 def train(
-    manifest: Manifest, config: Config, folder: Path, verify: bool = False, before: ReviewedRun | None = None
+    manifest: Manifest, config: Config, folder: Path, verify: bool = False, reviewed_run: ReviewedRun | None = None
 ) -> Run:
     """Train a new run in `folder`, which is new or empty (`require_new`).
 
     verify: hash every image, also those whose size, times and inode are unchanged.
-    before: the reviewed run that this one continues.
+    reviewed_run: the run that this one continues with its reviewer's decisions.
     """
     distributed.set_timeout(config.run.timeout)
     require_ready(manifest, config)
     if distributed.rank():
         return _follow(folder)
     with new_run(folder):
-        return train_locked(manifest, config, folder, verify, before)
+        return train_locked(manifest, config, folder, verify, reviewed_run)
 
 
 def train_locked(
-    manifest: Manifest, config: Config, folder: Path, verify: bool = False, before: ReviewedRun | None = None
+    manifest: Manifest, config: Config, folder: Path, verify: bool = False, reviewed_run: ReviewedRun | None = None
 ) -> Run:
     """`train` on rank 0, for a caller that has called `require_ready` and holds the run directory's lock (`new_run`)."""
     if verify:
@@ -66,16 +66,17 @@ def train_locked(
     plan = make_plan(config, manifest)
     require_disk_space(plan, folder)
     _print_quality(plan)
-    known = None if before is None else before.to_json(manifest)
-    return _lead(create_run(folder, plan.config, manifest, _contents(manifest, plan.config), known), plan)
+    before = None if reviewed_run is None else reviewed_run.to_json(manifest)
+    return _lead(create_run(folder, plan.config, manifest, _contents(manifest, plan.config), before), plan)
 
 
 def _usable(manifest: Manifest, config: Config, folder: Path) -> Manifest:
-    """The manifest without files that cannot be used, which skipped.csv lists."""
+    """The manifest without the files that cannot be used; skipped.csv lists them."""
     with progress("reading images") as report:
         usable = scan(manifest, config.run.workers, report)
     if usable.skipped:
-        write_skipped(usable.skipped, folder / "skipped.csv")  # before the usable rest may be refused
+        # written first, because `require_ready` may refuse what is left
+        write_skipped(usable.skipped, folder / "skipped.csv")
         say(f"files that cannot be used: {len(usable.skipped)}; {folder / 'skipped.csv'} says why")
     require_ready(usable, config)
     if config.method in (ignored := clashes()):
@@ -86,13 +87,13 @@ def _usable(manifest: Manifest, config: Config, folder: Path) -> Manifest:
 
 
 def _print_quality(plan: Plan) -> None:
-    """Print what the chosen quality decides and what the others would cost; nothing if it decides nothing."""
+    """Print size, steps and time of each quality; nothing if pixels and steps do not depend on the quality."""
     if plan.asked.quality is not None and quality_decides(plan.asked):
         say(describe(plan.asked.quality, alternatives(plan, expected_cost(plan))))
 
 
 def resume(folder: Path, verify: bool = False) -> Run:
-    """Continue an interrupted run; a finished one stays as it is. verify: as for `train`."""
+    """Continue an interrupted run; a finished one is returned unchanged. verify: as for `train`."""
     run = open_run(folder)
     distributed.set_timeout(run.config.run.timeout)
     if distributed.from_rank0(lambda: run.finished):
@@ -100,7 +101,8 @@ def resume(folder: Path, verify: bool = False) -> Run:
     if distributed.rank():
         return _follow(folder)
     with lock(folder):
-        run = open_run(folder)  # another process may have continued it, even to its end
+        # read again under the lock: another process may have continued or finished the run
+        run = open_run(folder)
         if run.finished:
             distributed.from_rank0(lambda: FINISHED)
             return run
@@ -115,8 +117,9 @@ def resume(folder: Path, verify: bool = False) -> Run:
 
 def _fit_and_finish(run: Run, plan: Plan) -> Run:
     """All ranks: from the features of the untouched network to predictions.csv. Rank 0 holds the run directory's lock."""
-    distributed.barrier()  # rank 0 may change the run directory only after all ranks have read it
-    with _repeatable():
+    # rank 0 may change the run directory only after all ranks have read it
+    distributed.barrier()
+    with _deterministic():
         tokens = open_tokens(run.config, run.manifest, plan.backbone, plan.cache)
         start = StartFeatures(plan.backbone, tokens, run.manifest.training_paths)
         if run.config.k is None:
@@ -129,7 +132,7 @@ def _fit_and_finish(run: Run, plan: Plan) -> Run:
 
 
 def _with_k(run: Run, plan: Plan, start: StartFeatures) -> Run:
-    """The run with an estimated K. If that fails, the folder is free again for a run with a given K."""
+    """The run with an estimated K. If that fails, config.yaml is deleted, so that the folder can take a new run."""
     try:
         return set_k(run, standardised(plan.backbone, start()))
     except (UsageError, DataError):
@@ -149,7 +152,8 @@ def _after_first_stage(run: Run) -> Run:
         first = resume(folder)
     else:
         if distributed.rank() == 0:
-            shutil.rmtree(folder, ignore_errors=True)  # left over from a kill before config.yaml was written
+            # a kill before config.yaml was written may have left files
+            shutil.rmtree(folder, ignore_errors=True)
         first = train(run.manifest, first_stage(config, method), folder)
     cache = cache_folder(config.run.cache)
     sha256 = distributed.from_rank0(lambda: load_model(first.model, backbone=None, cache=cache, device="cpu").sha256)
@@ -162,10 +166,10 @@ def _after_first_stage(run: Run) -> Run:
 def _print_ranks(run: Run) -> None:
     """Print a note if the number of ranks is not the one the run began with."""
     with suppress(OSError, ValueError, AttributeError):
-        began = read_json(run.folder / "environment.json").get("ranks", 1)
-        if began != distributed.count():
+        ranks = read_json(run.folder / "environment.json").get("ranks", 1)
+        if ranks != distributed.count():
             say(
-                f"ranks: {distributed.count()}, were {began} when the run began; results agree to rounding, not to the byte"
+                f"ranks: {distributed.count()}, were {ranks} when the run began; results agree to rounding, not to the byte"
             )
 
 
@@ -177,11 +181,13 @@ def _lead(run: Run, plan: Plan) -> Run:
 
 def _follow(folder: Path) -> Run:
     """On the other ranks: read rank 0's decisions from the run directory, check that the images are the same, then train."""
-    expected, end = distributed.from_rank0(str), time.monotonic() + VISIBLE_WITHIN
+    # a digest from `_lead`, or FINISHED from `resume`
+    expected, deadline = distributed.from_rank0(str), time.monotonic() + VISIBLE_WITHIN
     if expected == FINISHED:
         return open_run(folder)
-    while _digest(folder) != expected:  # a network file system shows new files with a delay
-        if time.monotonic() > end:
+    while _digest(folder) != expected:
+        # a network file system shows new files with a delay
+        if time.monotonic() > deadline:
             raise DataError(
                 f"the files that rank 0 writes to {folder} are not seen here; choose another run directory",
                 setting="out",
@@ -202,20 +208,21 @@ def _digest(folder: Path) -> str:
 
 
 def _contents(manifest: Manifest, config: Config) -> Contents:
+    """The content hashes of the images, with a progress bar."""
     with progress("hashing images") as report:
         return read_contents(manifest.paths, cache_folder(config.run.cache), report)
 
 
 def evaluate_run(folder: Path) -> dict[str, object]:
-    """`debgcd evaluate RUN`: the run's final model against the truth in its manifest, also into evaluation.json."""
+    """Evaluate a finished run's model against the truth in its manifest; writes and returns evaluation.json."""
     run = finished_run(folder)
     setup = open_setup(run, run.manifest, cache_folder(run.config.run.cache))
-    scores = evaluate(run, setup, unlabelled(setup)) | reviewed(run)
+    scores = evaluate(run, setup, infer_unlabelled(setup)) | evaluate_reviewed(run)
     return write_evaluation(run, scores, setup.method.sizes.k)
 
 
 def open_setup(run: Run, manifest: Manifest, cache: Path) -> Setup:
-    """A finished run's network, with the tokens of the training images of `manifest`: the run's own, or a part of it."""
+    """A finished run's network, with the tokens of the training images of `manifest`, which is the run's or a part of it."""
     model = load_model(run.model, backbone=None, cache=cache, device=run.config.run.device)
     _require_same_settings(run, model)
     require_same_images(run, read_contents(manifest.paths, cache))
@@ -237,8 +244,8 @@ def _require_same_settings(run: Run, model: Model) -> None:
 
 
 @contextmanager
-def _repeatable() -> Iterator[None]:
-    """Use deterministic algorithms; the caller's own setting is restored afterwards."""
+def _deterministic() -> Iterator[None]:
+    """Use torch's deterministic algorithms in this context; the caller's setting is restored afterwards."""
     mode = torch.get_deterministic_debug_mode()
     filled = deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     # the same as use_deterministic_algorithms, which would also load torch's compiler

@@ -202,7 +202,7 @@ def test_a_cache_that_is_deleted_while_it_is_used(paths: list[Path], tmp_path: P
 def test_killed_while_images_are_decoded(
     paths: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int, decoded: list[Path]
 ) -> None:
-    monkeypatch.setattr(image_cache, "BATCH", 3)
+    monkeypatch.setattr(image_cache, "IMAGES_PER_BATCH", 3)
     monkeypatch.setattr("debgcd.system.store.SAFE_EVERY", 1)
     kept(paths, tmp_path / "whole")
 

@@ -14,7 +14,7 @@ from debgcd.config.schema import ViewsConfig
 from debgcd.data.image.decode import decode
 from debgcd.data.loader import Files, ahead, centre_items, default_workers, from_files, load_batches, random_items
 from debgcd.data.sampler import Draws, Sampler
-from debgcd.data.views import CENTRE, PLAIN, SMALL, STRONG, TWO_PLAIN, Kinds, crop_view, random_cuts, resize_short_side
+from debgcd.data.views import CENTRE, PLAIN, SMALL, STRONG, TWO_PLAIN, Kinds, crop_view, random_crops, resize_short_side
 from debgcd.errors import DataError
 
 VIEWS = ViewsConfig(size=16, resize=20)
@@ -53,7 +53,7 @@ def test_an_item_is_its_image_cut_at_its_draws_places(paths: list[Path], kinds: 
     (batch,) = load_batches(from_files(paths, VIEWS), random_items(7, [draws], kinds), 0)
     for i, (draw, number) in enumerate(zip(draws.draw, draws.image, strict=True)):
         image = resize_short_side(np.array(Image.open(paths[number])), 20)
-        cuts = random_cuts(7, np.array([draw]), len(kinds))[0]
+        cuts = random_crops(7, np.array([draw]), len(kinds))[0]
         for view, (cut, kind) in enumerate(zip(cuts, kinds, strict=True)):
             assert torch.equal(batch[i, view], crop_view(image, cut, 16, kind))
     assert not torch.equal(batch[0], batch[2])  # one image, two draws
@@ -63,7 +63,7 @@ def test_two_plain_views_are_what_is_given_if_nothing_is_asked_for() -> None:
     draws = Draws(draw=np.array([11]), image=np.array([3]))
     ((number, cuts, kinds),) = next(random_items(7, [draws]))
     assert number == 3 and kinds == (PLAIN, PLAIN)
-    np.testing.assert_array_equal(cuts, random_cuts(7, np.array([11]))[0])
+    np.testing.assert_array_equal(cuts, random_crops(7, np.array([11]))[0])
 
 
 def test_centre_items_are_in_order_and_none_is_lost(paths: list[Path]) -> None:

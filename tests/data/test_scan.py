@@ -31,8 +31,8 @@ def damaged(folder: Path) -> Manifest:
 
 @pytest.mark.parametrize("pooled", [False, True])
 def test_scan_moves_what_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pooled: bool) -> None:
-    monkeypatch.setattr(scan_module, "FEW", 1 if pooled else 1000)
-    monkeypatch.setattr(scan_module, "CHUNK", 5)
+    monkeypatch.setattr(scan_module, "FEWEST_FOR_WORKERS", 1 if pooled else 1000)
+    monkeypatch.setattr(scan_module, "FILES_PER_TASK", 5)
     seen: list[tuple[int, int]] = []
     manifest = scan(damaged(tmp_path), workers=2, on_progress=lambda done, total: seen.append((done, total)))
     assert [path.name for path in manifest.paths] == [f"{i}.png" for i in range(12) if i not in (3, 5)]
@@ -55,7 +55,7 @@ import os, sys
 from pathlib import Path
 from debgcd.data import scan
 from debgcd.data.manifest import from_paths
-scan.FEW, scan.CHUNK = 1, 2
+scan.FEWEST_FOR_WORKERS, scan.FILES_PER_TASK = 1, 2
 real = scan.decode
 def decode(path, short_side=None):
     if path.name == "2.png":

@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from debgcd.data.views import CENTRE, PARTS, PLAIN, SMALL, STRONG, View, crop_view, random_cuts, resize_short_side
+from debgcd.data.views import CENTRE, PARTS, PLAIN, SMALL, STRONG, View, crop_view, random_crops, resize_short_side
 
 
 def noise(height: int, width: int, seed: int = 0) -> np.ndarray:
@@ -71,7 +71,7 @@ def test_crops_reach_every_place_and_none_outside() -> None:
     """A 13 × 16 image has 4 × 7 places for a crop of 10; all of them come alike."""
     image, size, count = places(13, 16), 10, 6000
     seen = np.zeros((4, 7), int)
-    for cut in random_cuts(0, np.arange(count), views=1)[:, 0]:
+    for cut in random_crops(0, np.arange(count), views=1)[:, 0]:
         view = crop_view(image, cut, size)
         assert view.shape == (3, size, size)
         seen[int(view[0].min()), int(view[1].min())] += 1
@@ -91,7 +91,7 @@ def test_the_ends_of_the_range_are_inside(edge: float) -> None:
 
 def test_half_of_the_views_are_flipped_and_only_from_left_to_right() -> None:
     image, flipped, count = places(12, 12), 0, 4000
-    for cut in random_cuts(3, np.arange(count), views=1)[:, 0]:
+    for cut in random_crops(3, np.arange(count), views=1)[:, 0]:
         view = crop_view(image, cut, 10)
         assert bool((view[0].diff(dim=0) == 1).all())  # rows always go downwards
         right = view[1].int().diff(dim=1)
@@ -122,19 +122,19 @@ def test_the_centre_crop_is_the_middle_and_never_flipped(height: int, width: int
 
 def test_the_two_views_of_a_draw_differ_and_the_same_draw_gives_the_same() -> None:
     draws = np.array([3, 9, 3, 2**40])
-    cuts = random_cuts(0, draws)
+    cuts = random_crops(0, draws)
     assert cuts.shape == (4, 2, PARTS)
     np.testing.assert_array_equal(cuts[0], cuts[2])
-    np.testing.assert_array_equal(random_cuts(0, np.array([9])), cuts[1:2])
+    np.testing.assert_array_equal(random_crops(0, np.array([9])), cuts[1:2])
     assert len(np.unique(cuts[[0, 1, 3]])) == 6 * PARTS  # two views of three draws: no number twice
-    assert not np.isin(random_cuts(1, draws), cuts).any()
+    assert not np.isin(random_crops(1, draws), cuts).any()
     image = resize_short_side(noise(40, 60), 36)
     first, second = (crop_view(image, cut, 24) for cut in cuts[0])
     assert not torch.equal(first, second)
 
 
 def test_more_views_of_a_draw_begin_with_the_same_ones() -> None:
-    np.testing.assert_array_equal(random_cuts(0, np.arange(5), 8)[:, :2], random_cuts(0, np.arange(5)))
+    np.testing.assert_array_equal(random_crops(0, np.arange(5), 8)[:, :2], random_crops(0, np.arange(5)))
 
 
 def test_golden_cuts() -> None:
@@ -143,13 +143,13 @@ def test_golden_cuts() -> None:
         [0.6738409514635416, 0.6198395328576914, 0.40562400473171134],
         [0.8152856718142624, 0.5514809357412239, 0.5878499138885541],
     ]
-    assert random_cuts(0, np.array([5]))[0, :, :3].tolist() == expected
+    assert random_crops(0, np.array([5]))[0, :, :3].tolist() == expected
 
 
 def test_golden_plain_views() -> None:
     """The bytes of plain views as they were before there were other kinds."""
     image = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (3, 40, 53), dtype=np.uint8))
-    cuts = random_cuts(3, np.array([0, 1, 77, 2**40]), 3).reshape(-1, PARTS)
+    cuts = random_crops(3, np.array([0, 1, 77, 2**40]), 3).reshape(-1, PARTS)
     content = b"".join(crop_view(image, cut, 32, PLAIN).contiguous().numpy().tobytes() for cut in cuts)
     expected = "e43eb0213dd4f8c5c84c359af1e3f2fd2e0560e9398258466cdad7f27fb327d2"
     assert hashlib.sha256(content).hexdigest() == expected
@@ -160,9 +160,9 @@ def test_images_of_any_shape(height: int, width: int) -> None:
     image = noise(height, width)
     resized = resize_short_side(image, 36)
     assert min(resized.shape[1:]) == 36
-    for cut in [*random_cuts(0, np.arange(20), 1)[:, 0], CENTRE[0]]:
+    for cut in [*random_crops(0, np.arange(20), 1)[:, 0], CENTRE[0]]:
         assert crop_view(resized, cut, 32).shape == (3, 32, 32)
-    for cut in random_cuts(0, np.arange(20), 1)[:, 0]:
+    for cut in random_crops(0, np.arange(20), 1)[:, 0]:
         for kind in (SMALL, STRONG, View(area=(1.0, 1.0))):
             view = crop_view(resized, cut, 32, kind)
             assert view.shape == (3, 32, 32) and view.dtype == torch.uint8
@@ -183,7 +183,7 @@ def boxes(monkeypatch: pytest.MonkeyPatch, height: int, width: int, view: View, 
 
     monkeypatch.setattr("debgcd.data.views._resize", resize)
     image = places(height, width, torch.int64)
-    for cut in random_cuts(1, np.arange(count), views=1)[:, 0]:
+    for cut in random_crops(1, np.arange(count), views=1)[:, 0]:
         crop_view(image, cut, 24, view)
     return np.array(found)
 
@@ -244,7 +244,7 @@ def test_a_crop_with_an_area_is_pils_resize_of_it() -> None:
 def test_strong_views_are_a_function_of_their_numbers() -> None:
     image = resize_short_side(noise(50, 60), 40)
     before = image.clone()
-    first, second = random_cuts(0, np.array([7]))[0]
+    first, second = random_crops(0, np.array([7]))[0]
     view = crop_view(image, first, 32, STRONG)
     assert torch.equal(view, crop_view(image, first, 32, STRONG)) and torch.equal(image, before)
     for other in (
@@ -257,14 +257,14 @@ def test_strong_views_are_a_function_of_their_numbers() -> None:
 
 def test_grey_comes_as_often_as_it_should() -> None:
     image, count, grey = torch.from_numpy(noise(8, 8)).permute(2, 0, 1), 4000, 0
-    for cut in random_cuts(2, np.arange(count), views=1)[:, 0]:
+    for cut in random_crops(2, np.arange(count), views=1)[:, 0]:
         red, green, blue = crop_view(image, cut, 8, View(grey=0.2))
         grey += int(torch.equal(red, green) and torch.equal(green, blue))
     assert abs(grey / count - 0.2) < 5 * (0.2 * 0.8 / count) ** 0.5
 
 
 def test_another_stream_gives_other_numbers() -> None:
-    assert not np.isin(random_cuts(0, np.arange(5), stream="other"), random_cuts(0, np.arange(5))).any()
+    assert not np.isin(random_crops(0, np.arange(5), stream="other"), random_crops(0, np.arange(5))).any()
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def slow_fit(unit: list[list[float]], label: list[int], known: int) -> tuple[flo
 @pytest.mark.parametrize("block", [4096, 4])
 @pytest.mark.parametrize("seed", range(4))
 def test_radius_and_spread_against_the_slow_form(seed: int, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "BLOCK", block)
+    monkeypatch.setattr(module, "IMAGES_PER_BLOCK", block)
     unit, truth = images(40, noise=1.0, seed=seed)
     label = torch.where((truth < KNOWN) & (torch.arange(40) % 3 > 0), truth, -1)
     label[(label == 2).nonzero()[1:, 0]] = -1  # a class of one image has a mean, but no distance of its own

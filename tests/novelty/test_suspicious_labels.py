@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from debgcd.novelty.suspicious_labels import CLEARLY, SHIFTED, check_labels, doubts, shares_of_labels, shift
+from debgcd.novelty.suspicious_labels import CLEARLY, SHIFTED, check_labels, shares_of_labels, shift, suspicious_labels
 from debgcd.novelty.vote import UNEVEN, Neighbours
 
 WIDTH = 32
@@ -59,7 +59,7 @@ def test_wrong_labels_are_found_with_the_class_their_neighbours_have(classes: in
     wrong = torch.arange(3, len(truth), 25)
     label = truth.clone()
     label[wrong] = (truth[wrong] + 1) % classes
-    other, clearly = doubts(feature, label)
+    other, clearly = suspicious_labels(feature, label)
     assert (clearly >= CLEARLY).nonzero()[:, 0].tolist() == wrong.tolist()
     assert torch.equal(other[wrong], truth[wrong])
     assert ((clearly >= 0) & (clearly <= 1)).all()
@@ -70,7 +70,7 @@ def test_right_labels_of_classes_that_look_alike_raise_no_doubt() -> None:
     rare = (truth == 2) & (
         torch.arange(180) % 6 == 0
     )  # two names for images that cannot be told apart, one of them rare
-    _, clearly = doubts(feature, torch.where(rare, 3, truth))
+    _, clearly = suspicious_labels(feature, torch.where(rare, 3, truth))
     assert (clearly[rare] >= CLEARLY).sum() <= 1 and not (clearly[~rare] >= CLEARLY).any()
 
 
@@ -82,15 +82,15 @@ def test_a_burst_does_not_vouch_for_its_own_wrong_label() -> None:
     label[scene] = 1
     group = torch.full((80,), -1)
     group[scene] = 0
-    _, clearly = doubts(feature, label, group)
+    _, clearly = suspicious_labels(feature, label, group)
     assert (clearly[scene] >= CLEARLY).all()
-    _, without = doubts(feature, label)
+    _, without = suspicious_labels(feature, label)
     assert (without[scene] < clearly[scene]).all()
 
 
 @pytest.mark.parametrize("count", [0, 1, 2])
 def test_few_labels_raise_no_doubt(count: int) -> None:
-    _, clearly = doubts(torch.randn(count, WIDTH), torch.arange(count))
+    _, clearly = suspicious_labels(torch.randn(count, WIDTH), torch.arange(count))
     assert clearly.shape == (count,) and (clearly < CLEARLY).all()
 
 
@@ -99,13 +99,13 @@ def test_a_label_that_nobody_could_confirm_is_not_doubted() -> None:
     label, group = truth.clone(), torch.full((60,), -1)
     label[:4], group[:4] = 3, 7  # one scene of its own class, among another class
     label[20:22] = 4  # a class of two
-    _, clearly = doubts(feature, label, group)
+    _, clearly = suspicious_labels(feature, label, group)
     assert (clearly == 0).all()
     label[40] = 3
-    _, clearly = doubts(feature, label, group)
+    _, clearly = suspicious_labels(feature, label, group)
     assert (clearly[:4] == 0).all()
     label[40:43] = 3  # somebody else has the label, but looks otherwise
-    _, clearly = doubts(feature, label, group)
+    _, clearly = suspicious_labels(feature, label, group)
     assert (clearly[:4] >= CLEARLY).all()
 
 

@@ -20,5 +20,5 @@ def _several_blocks_per_rank() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("debgcd.tokens.sources.CENTRE_BATCH", BLOCK)
         patch.setattr("debgcd.tokens.bank.BUILD_BATCH", BLOCK)
-        patch.setattr("debgcd.tokens.image_cache.BATCH", BLOCK)
+        patch.setattr("debgcd.tokens.image_cache.IMAGES_PER_BATCH", BLOCK)
         yield

@@ -298,7 +298,7 @@ from debgcd.cli import main
 from debgcd.tokens import bank, image_cache, sources
 from debgcd.train import loop
 # a new process does not inherit the block size of the undisturbed run
-sources.CENTRE_BATCH = bank.BUILD_BATCH = image_cache.BATCH = {block}
+sources.CENTRE_BATCH = bank.BUILD_BATCH = image_cache.IMAGES_PER_BATCH = {block}
 step, calls = loop.step, []
 def planted(*words):
     calls.append(1)

@@ -13,7 +13,7 @@ from debgcd.run.categories import Category, categories
 from debgcd.run.model_folder import NoveltyThreshold
 from debgcd.run.predictions import (
     COLUMNS,
-    REVIEWED,
+    REVIEWED_COLUMNS,
     Inference,
     Table,
     join_csv,
@@ -123,7 +123,7 @@ def test_a_merged_category_is_the_one_that_it_became() -> None:
 def test_a_reviewed_table_has_one_more_column() -> None:
     reviewed = odd_table() | {"review": ["open"] * len(ODD)}
     head, *lines = csv.reader(to_csv(reviewed).splitlines(keepends=True))
-    assert head == list(REVIEWED) and {line[-1] for line in lines} == {"open"}
+    assert head == list(REVIEWED_COLUMNS) and {line[-1] for line in lines} == {"open"}
 
 
 def test_no_rows_and_further_columns(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from debgcd.config.schema import ViewsConfig
 from debgcd.data.image.decode import decode
 from debgcd.data.loader import from_files
 from debgcd.data.sampler import Draws
-from debgcd.data.views import CENTRE, TWO_PLAIN, crop_view, random_cuts, resize_short_side
+from debgcd.data.views import CENTRE, TWO_PLAIN, crop_view, random_crops, resize_short_side
 from debgcd.errors import DataError
 from debgcd.model.backbone import Backbone
 from debgcd.model.lite import load_lite
@@ -391,7 +391,7 @@ def test_tokens_are_those_of_the_cuts(tmp_path: Path) -> None:
     assert found.shape[0] == 16 and found.dtype == torch.float32
     views = pick_views(7, draws.draw, TWO_PLAIN, VIEWS.bank_views)
     for row, (image, view) in enumerate(zip(np.tile(draws.image, 2), np.concatenate(views), strict=True)):
-        cut = random_cuts(VIEWS.seed, np.array([image]), VIEWS.bank_views)[0, view]
+        cut = random_crops(VIEWS.seed, np.array([image]), VIEWS.bank_views)[0, view]
         assert_close(found[row], fresh(backbone, paths[image], cut))
     for row, path in enumerate(paths):
         (centre,) = bank.centre(np.array([row]))

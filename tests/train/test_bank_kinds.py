@@ -31,7 +31,7 @@ from debgcd.data.views import (
     Kinds,
     View,
     crop_view,
-    random_cuts,
+    random_crops,
     resize_short_side,
 )
 from debgcd.errors import UsageError
@@ -78,7 +78,7 @@ def assert_close(kept: torch.Tensor, exact: torch.Tensor) -> None:
 
 def stored_cut(image: int, kind: View, view: int) -> CropParams:
     stream = "view" if kind == PLAIN else f"view/{kind.name}"
-    return random_cuts(VIEWS.seed, np.array([image]), VIEWS.bank_views, stream)[0, view]
+    return random_crops(VIEWS.seed, np.array([image]), VIEWS.bank_views, stream)[0, view]
 
 
 def test_a_bank_holds_views_of_each_kind_and_the_centre_crop(tmp_path: Path, paths: list[Path]) -> None:
@@ -226,7 +226,7 @@ def test_fresh_views_of_all_kinds_with_any_workers(paths: list[Path]) -> None:
     assert all(torch.equal(a, b) for a, b in zip(alone, helped, strict=True))
     for batch, tokens in zip(steps(3), alone, strict=True):
         assert tokens.shape[0] == 4 * 5
-        cuts = random_cuts(3, batch.draw, len(KINDS))
+        cuts = random_crops(3, batch.draw, len(KINDS))
         for place, kind in enumerate(KINDS):
             for i, image in enumerate(batch.image):
                 exact = through_the_trunk(backbone, paths[image], cuts[i, place], kind)

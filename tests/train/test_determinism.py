@@ -18,7 +18,7 @@ from tiers import SOAK, tiered
 
 from debgcd.data.manifest import from_paths
 from debgcd.data.sampler import Sampler
-from debgcd.data.views import random_cuts
+from debgcd.data.views import random_crops
 from debgcd.methods import METHODS
 from debgcd.train.callbacks import Utilisation
 
@@ -139,7 +139,7 @@ def test_a_seed_decides_which_images_and_which_views() -> None:
     first, again, other = (sampler.draws(5).image for sampler in samplers)
     assert (first == again).all() and (first != other).mean() > 0.9
     assert (samplers[0].draws(6).image != first).mean() > 0.9
-    cuts = [random_cuts(seed, np.arange(50)) for seed in (0, 0, 1)]
+    cuts = [random_crops(seed, np.arange(50)) for seed in (0, 0, 1)]
     assert (cuts[0] == cuts[1]).all() and (cuts[0] != cuts[2]).all()
     assert (cuts[0][:, 0] != cuts[0][:, 1]).all()  # the two views of a draw
 

@@ -386,7 +386,7 @@ def test_a_second_ctrl_c_stops_at_once(on_bank: Reference, tmp_path: Path) -> No
     on_bank.resume(run)
 
 
-@pytest.mark.parametrize("target", ["debgcd.train.finish.save_model", "debgcd.train.finish.unlabelled"])
+@pytest.mark.parametrize("target", ["debgcd.train.finish.save_model", "debgcd.train.finish.infer_unlabelled"])
 def test_ctrl_c_after_the_steps_stops_at_once(on_bank: Reference, tmp_path: Path, target: str) -> None:
     run, log = tmp_path / "run", tmp_path / "log"
     hook = at_call(target, 1, lambda: os.kill(os.getpid(), signal.SIGINT), after=True)

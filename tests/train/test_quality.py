@@ -17,7 +17,7 @@ from PIL import Image
 from debgcd import config as configuration
 from debgcd.data.image.decode import Unusable, short_side
 from debgcd.train import plan
-from debgcd.train.cost import WORK, Cost, alternatives, describe
+from debgcd.train.cost import RELATIVE_WORK, Cost, alternatives, describe
 from debgcd.train.plan import Plan, resolve_auto
 
 Command = Callable[..., Any]
@@ -117,7 +117,7 @@ def test_levels_scale_with_pixels_steps_and_network(image: Any) -> None:
     found = levels(asked)
     assert found["balanced"].seconds == pytest.approx(180 + 150) == pytest.approx(cost.seconds)
     assert found["fast"].seconds == pytest.approx(0.36 * (180 + 75))
-    assert found["best"].seconds == pytest.approx(WORK["lite2"] * (180 + 300))
+    assert found["best"].seconds == pytest.approx(RELATIVE_WORK["lite2"] * (180 + 300))
     assert describe("balanced", found).startswith("quality: balanced, 160 px, lite0, 300 steps, about ")
     assert "; best: 160 px, lite2, 600 steps, about " in describe("balanced", found)
     own = replace(asked, backbone=replace(asked.backbone, name="lite1"))  # a backbone of the user's own stays

@@ -25,12 +25,12 @@ ROOT = Path(__file__).parents[2]
 PHASES = {
     "reading images": "debgcd.data.scan.check_files",
     "deciding": "debgcd.train.train.make_plan",
-    "hashing images": "debgcd.data.fingerprints._digest",
+    "hashing images": "debgcd.data.fingerprints.file_digest",
     "beginning": "debgcd.train.train.create_run",
     "building a bank": "debgcd.tokens.bank._passes",
     "clustering": "debgcd.methods.shared.kmeans",
     "training": "debgcd.model.optimiser.SGD.step",
-    "evaluating": "debgcd.train.finish.unlabelled",
+    "evaluating": "debgcd.train.finish.infer_unlabelled",
     "finishing": "debgcd.train.finish.save_model",
 }
 BEFORE = ("reading images", "deciding", "hashing images", "beginning")  # there is nothing yet to be resumed
@@ -133,7 +133,7 @@ def block(path, short_side=None):
     os.write(pipe, b"x")
     threading.Event().wait()
 
-scan.FEW, scan.CHUNK, scan.decode = 1, 1, block  # at import, so in the workers too
+scan.FEWEST_FOR_WORKERS, scan.FILES_PER_TASK, scan.decode = 1, 1, block  # at import, so in the workers too
 if __name__ == "__main__":
     scan.scan(from_paths([f"/{i}.png" for i in range(6)]), workers=2)
 """

@@ -1,0 +1,178 @@
+"""An answer from features alone, in seconds: whitened points -> mean shift -> clusters -> a linear head.
+
+The *frozen answer* is this procedure on the features of the untouched network. The *settled answer* is the same procedure on
+tuned features. The linear head is PIM's (Chiaroni et al. 2023); the mean shift is that of CMS (Choi et al. 2024).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from debgcd import losses
+from debgcd.cluster.kmeans import kmeans
+from debgcd.cluster.prototypes import class_means, whitening
+from debgcd.config.schema import option
+from debgcd.model.heads import AXES
+from debgcd.novelty.vote import principal_axes
+
+LLOYD = 20  # iterations that count how many images each category has
+SMOOTHING = 1.0  # mean category's images that are added to each count, because counts are rough
+LR, DECAY, BETA1, BETA2 = 1e-3, 1e-2, 0.9, 0.999  # Adam, as published
+WEIGHTS = (0.1, 0.2, 0.5, 1.0, 2.0)  # λ to choose from
+BLOCK = 2048  # points whose similarities to all others are in memory together
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class SettleOptions:
+    """How features become categories. The values were chosen on digits, CIFAR-10, Pets and CUB (docs/results.md)."""
+
+    whiten: bool = option(True, "shorten the axes along which images of one class differ")
+    rounds: int = option(3, "of mean shift before clusters are sought", 0, 100)
+    neighbours: int = option(8, "of the mean shift, as in CMS", 1, 1000)
+    guided: bool = option(True, "new categories begin at clusters of the images that look new")
+    sizes: Literal["estimated", "uniform"] = option("estimated", "of the categories; uniform harms a long tail")
+    entropy_weight: float | None = option(0.5, "λ; null: the one with the best accuracy on labelled images", 0, 100)
+    temperature: float = option(0.1, "of the head's softmax; published: 0.04", 1e-3, 100)
+    steps: int = option(300, "of Adam on all images at once; published: 1000", 0, 10**6)
+
+
+@dataclass(frozen=True)
+class Points:
+    """The map from features to points: (feature - mean) @ directions, at unit length."""
+
+    mean: Tensor  # (width,)
+    directions: Tensor  # (width, d)
+
+    def __call__(self, feature: Tensor) -> Tensor:
+        """(N, width) -> (N, d), unit rows."""
+        return normalize((feature - self.mean) @ self.directions, dim=1)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A linear head on points, and the category that it gives each image it was fitted to."""
+
+    points: Points
+    weight: Tensor  # (K, d)
+    category: Tensor  # (N,)
+    share: Tensor  # (K,) of all images, as expected before the head was fitted
+
+
+def settle(
+    feature: Tensor,
+    label: Tensor,
+    k: int,
+    new: Tensor | None,
+    options: SettleOptions,
+    *,
+    seed: int = 0,
+    on_progress: Progress | None = None,
+) -> Answer:
+    """Sort N images into K categories: feature (N, width), label (N,) in 0..M-1 or -1, new (N,) bool or None.
+
+    new: the unlabelled images that look new. With it, known classes begin at their labelled images and new ones at clusters of
+    these images, so that a new class next to a known one is not absorbed. None: all are clustered together.
+    """
+    points = principal_points(feature, label, options.whiten)
+    x = points(feature)
+    shifted = mean_shift(x, options.neighbours, options.rounds)
+    category = begin(shifted, label, k, new, seed)
+    start = class_means(x, category, k)
+    share = torch.full_like(start[:, 0], 1 / k)
+    if options.sizes == "estimated":
+        share = sizes(shifted, label, class_means(shifted, category, k))
+    if options.entropy_weight is None:
+        weights = [fit_head(x, label, start, share, each, options) for each in WEIGHTS]
+        weight = max(weights, key=lambda weight: float(((x @ weight.T).argmax(1) == label).sum()))
+    else:
+        weight = fit_head(x, label, start, share, options.entropy_weight, options, on_progress)
+    return Answer(points, weight, torch.where(label >= 0, label, (x @ weight.T).argmax(1)), share)
+
+
+def principal_points(feature: Tensor, label: Tensor, whiten: bool = True) -> Points:
+    """Principal axes of the features (N, width), whitened by the labelled images if that is wanted and possible."""
+    mean, directions = principal_axes(feature, min(AXES, *feature.shape))
+    matrix = whitening((feature - mean) @ directions, label) if whiten else None
+    return Points(mean, directions if matrix is None else (directions.double() @ matrix).to(feature.dtype))
+
+
+def begin(shifted: Tensor, label: Tensor, k: int, new: Tensor | None, seed: int) -> Tensor:
+    """The category at which each point begins, -1 for none: shifted (N, d), the others as for `settle` -> (N,)."""
+    known = int(label.max()) + 1
+    if (
+        new is not None
+        and int(new.sum()) >= k - known > 0
+        and (torch.bincount(label[label >= 0], minlength=known) > 0).all()
+    ):
+        clusters = kmeans(shifted[new], torch.full_like(label[new], -1), k - known, seed=seed).assignment
+        return label.masked_scatter(new, known + clusters)
+    return kmeans(shifted, label, k, seed=seed).assignment
+
+
+def mean_shift(x: Tensor, neighbours: int, rounds: int) -> Tensor:
+    """Move each point halfway to the mean of its nearest others, and back to unit length, some rounds: (N, d) -> (N, d)."""
+    count = min(neighbours, len(x) - 1)
+    for _ in range(rounds if count > 0 else 0):
+        moved = []
+        for i, part in enumerate(x.split(BLOCK)):
+            similarity = part @ x.T
+            rows = torch.arange(len(part), device=x.device)
+            similarity[rows, i * BLOCK + rows] = -torch.inf
+            moved.append(part + x[similarity.topk(count, dim=1).indices].mean(1))
+        x = normalize(torch.cat(moved), dim=1)
+    return x
+
+
+def sizes(x: Tensor, label: Tensor, centres: Tensor) -> Tensor:
+    """The share of each category after a few iterations of k-means from these centres (K, d): (K,), positive, sum 1."""
+    for _ in range(LLOYD):
+        category = torch.where(label >= 0, label, (x @ centres.T).argmax(1))
+        count = torch.bincount(category, minlength=len(centres))
+        moved = torch.where((count > 0)[:, None], class_means(x, category, len(centres)), centres)
+        if torch.equal(moved, centres):
+            break
+        centres = moved
+    share = count.to(x.dtype) + SMOOTHING * len(x) / len(centres)
+    return share / share.sum()
+
+
+def fit_head(
+    x: Tensor,
+    label: Tensor,
+    weight: Tensor,
+    share: Tensor,
+    entropy_weight: float,
+    options: SettleOptions,
+    on_progress: Progress | None = None,
+) -> Tensor:
+    """PIM's linear head, trained from `weight` (K, d): sure of unlabelled images, right on labelled ones, sizes near `share`.
+
+    λ·mean H(p) over unlabelled images + KL(p̄ ‖ share) over all images + cross-entropy of labelled ones; x (N, d), label (N,),
+    share (K,).
+    """
+    weight, labelled = weight.detach().clone(), label >= 0
+    mean, square = torch.zeros_like(weight), torch.zeros_like(weight)
+    for step in range(1, options.steps + 1):
+        with torch.enable_grad():
+            logits = x @ weight.requires_grad_().T
+            loss = losses.size_divergence(logits, share, options.temperature)
+            loss = loss + entropy_weight * losses.conditional_entropy(logits[~labelled], options.temperature)
+            loss = loss + losses.supervised(logits[labelled], label[labelled], options.temperature)
+            (gradient,) = torch.autograd.grad(loss, weight)
+        weight = weight.detach()
+        # Adam; torch's own would import its compiler, which takes longer than all these steps
+        gradient = gradient + DECAY * weight
+        mean.lerp_(gradient, 1 - BETA1)
+        square.mul_(BETA2).addcmul_(gradient, gradient, value=1 - BETA2)
+        weight = weight - LR / (1 - BETA1**step) * mean / ((square / (1 - BETA2**step)).sqrt() + 1e-8)
+        if on_progress is not None:
+            on_progress(step, options.steps)
+    return weight
