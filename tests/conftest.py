@@ -14,7 +14,6 @@ from fault_table import OUTCOMES, TRIES, faults_of, write_faults
 from miniatures import Made, draw
 from quick import train_arguments
 from shared_runs import SharedRuns
-from tiers import SOAK
 
 from debgcd.datasets import Facts, facts_of, resolve
 from debgcd.system.text_table import text_table
@@ -47,7 +46,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     told = faults_of(terminalreporter.stats)
     if told:
         terminalreporter.write_line("\n" + text_table(*told))
-        if SOAK and "FAULTS" in os.environ:
+        if "FAULTS" in os.environ:
             write_faults(Path(os.environ["FAULTS"]), *told)
 
 

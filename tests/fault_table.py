@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tiers import SOAK
+
 from debgcd.system.machine import cores, processor
 
 TRIES = "tries"  # the marker and the property of a test
@@ -39,7 +41,8 @@ def _row(kind: str, count: Counter[str]) -> list[str]:
 def write_faults(page: Path, head: list[str], rows: list[list[str]]) -> None:
     """Replace the table of a page."""
     lines = [f"| {' | '.join(head)} |", "|---|" + "--:|" * (len(head) - 1), *(f"| {' | '.join(row)} |" for row in rows)]
-    measured = f"Tried {datetime.date.today().isoformat()} on {processor()}, {cores()} cores, by `make soak`."
+    cases = "by `make soak`" if SOAK else "with the cases of `make test`, one of each kind"
+    measured = f"Tried {datetime.date.today().isoformat()} on {processor()}, {cores()} cores, {cases}."
     before, rest = page.read_text("utf-8").split(BEGIN)
     text = "\n".join(lines)
     page.write_text(f"{before}{BEGIN}\n{text}\n\n{measured}\n{END}{rest.split(END)[1]}", "utf-8")

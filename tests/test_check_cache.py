@@ -19,6 +19,8 @@ from debgcd.system.files import turn, write_sealed
 from debgcd.system.store import Recipe, open_store
 from debgcd.tokens import bank, image_cache
 
+pytestmark = pytest.mark.tries("a damaged cache", "survived")
+
 Command = Callable[..., Any]
 
 

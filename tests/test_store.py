@@ -22,6 +22,8 @@ from debgcd.system import store
 from debgcd.system.files import read_sealed
 from debgcd.system.store import Index, Recipe, Store, exists, open_store
 
+pytestmark = pytest.mark.tries("a store killed, damaged or full", "survived")
+
 FORK = multiprocessing.get_context("fork")
 COUNT, BATCH, PIECES = 23, 3, 4
 

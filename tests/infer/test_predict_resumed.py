@@ -15,6 +15,8 @@ from shared_runs import SharedRuns
 
 from debgcd.infer import predict as module
 
+pytestmark = pytest.mark.tries("damaged parts of a prediction", "survived")
+
 Command = Callable[..., Any]
 STOP = 3  # parts that are kept
 

@@ -290,6 +290,7 @@ def swapped(shared_folder: Path, tmp_path: Path) -> tuple[Path, Path]:
     return tmp_path / "run", images
 
 
+@pytest.mark.tries("images replaced or gone after a run", "refused")
 @pytest.mark.parametrize("to", ["folders", "hf", "fiftyone", "coco", "labelstudio"])
 @pytest.mark.parametrize("link", tiered(["copy", "hard"], ["copy", "hard", "symlink"]))
 def test_only_files_that_are_what_they_were_are_exported(
@@ -313,6 +314,7 @@ def test_only_files_that_are_what_they_were_are_exported(
         assert sum(path.suffix == ".png" for path in written) == 21
 
 
+@pytest.mark.tries("images replaced or gone after a run", "refused")
 def test_a_report_shows_only_files_that_are_what_they_were(
     command: Command, swapped: tuple[Path, Path], tmp_path: Path
 ) -> None:
@@ -325,6 +327,7 @@ def test_a_report_shows_only_files_that_are_what_they_were(
         assert "13.png" in command(*words).complaint or "changed" in command(*words).complaint
 
 
+@pytest.mark.tries("images replaced or gone after a run", "refused")
 def test_an_export_of_which_nothing_is_left(command: Command, swapped: tuple[Path, Path], tmp_path: Path) -> None:
     run, images = swapped
     for path in images.rglob("*.png"):

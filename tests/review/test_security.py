@@ -19,6 +19,8 @@ from served import Serve, Served
 from debgcd.cli import main
 from debgcd.review.page.server import Guard, listen
 
+pytestmark = pytest.mark.tries("attacks on the page", "refused")
+
 
 @pytest.fixture(scope="module")
 def server(serve: Serve) -> Served:
