@@ -95,7 +95,7 @@ def again(first: Run, way: str, folder: Path, acts: int, cache: Path) -> Run:
     shutil.copytree(first.folder, copy, ignore=shutil.ignore_patterns("checkpoints"))
     run = open_run(copy)
     name_categories(run, acts, cache) if way == "names" else answer_images(run, acts)
-    manifest, before = reviewed_images(run)
+    manifest, before = reviewed_images(run, cache_folder(None))
     say(f"\n{out}")
     require_new(out)
     return train(manifest, continued_config(run, manifest), out, reviewed_run=before)

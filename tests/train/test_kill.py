@@ -23,6 +23,8 @@ from tiers import SOAK, tiered
 from debgcd.methods import METHODS
 from debgcd.system import store
 
+pytestmark = pytest.mark.tries("killed while training", "survived")
+
 STEPS = 12
 Arguments = Callable[..., list[str]]
 
