@@ -32,6 +32,8 @@ def write_page(results: Path, page: Path) -> None:
     tables = {name: _part(found["runs"]) for name, found in parts.items()}
     if drawn is not None:
         tables |= {"draws": draws(drawn["runs"]), "drawn": measured([drawn])}
+    if "answers" in parts:
+        tables |= {"answers": answers(parts["answers"]["runs"]), "answered": measured([parts["answers"]])}
     if "k" in parts:
         tables["k"] = unknown_k(parts["k"]["runs"])
     if people is not None:
@@ -42,7 +44,6 @@ def write_page(results: Path, page: Path) -> None:
         tables |= {
             "differences": differences(parts["methods"]["runs"]),
             "curriculum": curriculum(parts["methods"]["runs"]),
-            "answers": answers(parts["methods"]["runs"]),
         }
         tables["times"] = times(parts["methods"]["runs"])
         tables["jobs"] = str(parts["methods"]["jobs"])
