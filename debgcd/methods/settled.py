@@ -68,7 +68,7 @@ class SettledAnswer(Method):
         if SETTLED not in output:
             return super().scores(output)
         settled = {"gcd": (output[SETTLED] / TEMPERATURE).softmax(1)}
-        if not set(super().answers) <= set(output.heads):
+        if not set(self.answers) <= set(output.heads):
             return settled
         trained = super().scores(output)
         return settled | {"trained" if name == "gcd" else name: p for name, p in trained.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import oracles
@@ -27,6 +28,7 @@ from torch import Tensor
 
 from debgcd import losses
 from debgcd.cluster.prototypes import prototypes
+from debgcd.cluster.settle import SettleOptions, settle
 from debgcd.config.schedules import Progress
 from debgcd.config.schema import Config
 from debgcd.errors import UsageError
@@ -259,11 +261,31 @@ def test_a_detector_may_guide_the_warm_start(detector: bool, guides_start: bool)
         method.before_training(context(network, lambda: features, label))
     vote = Neighbours(WIDTH, 60)
     vote.fit(features, label)
-    new = (label < 0) & (vote(features) > 0.5)
-    plain, guided = (prototypes(features, label, K, new=given) for given in (None, new))
-    assert not torch.equal(plain, guided)
+    frozen = settle(features, label, K, (label < 0) & (vote(features) > 0.5), SettleOptions()).category
+    unit = features / features.norm(dim=1, keepdim=True)
+    guided = torch.stack([sum(row for row, own in zip(unit, frozen, strict=True) if own == k) for k in range(K)])
+    guided = guided / guided.norm(dim=1, keepdim=True)
+    plain = prototypes(features, label, K)
+    assert float((plain - guided).abs().max()) > 0.01
     for name in ("classifier", "debiased"):
-        assert torch.equal(network.heads[name].weight, guided if detector and guides_start else plain)
+        expected = guided if detector and guides_start else plain
+        torch.testing.assert_close(network.heads[name].weight.detach(), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("warm_start", [True, False])
+@pytest.mark.parametrize("guides_start", [True, False])
+def test_a_given_classifier_numbers_the_categories_of_both(guides_start: bool, warm_start: bool) -> None:
+    """One that another run gave stays, and the debiased one starts there too."""
+    chosen = config(
+        heads={"hidden": 6, "warm_start": warm_start}, detector={"kind": "vote", "guides_start": guides_start}
+    )
+    network, method = made(chosen, 60)
+    features, label = little_clouds()
+    given = network.heads["classifier"].weight.detach().clone()
+    with torch.no_grad():
+        method.before_training(replace(context(network, lambda: features, label), given=frozenset({"classifier"})))
+    for name in ("classifier", "debiased"):
+        assert torch.equal(network.heads[name].weight, given)
 
 
 # Detectors without a loss of their own: the vote of neighbours, and the distance to known classes.

@@ -132,7 +132,7 @@ def test_what_gradients_train_is_left_alone_before_an_evaluation(name: str) -> N
 def test_tuned_blocks_of_the_methods() -> None:
     """The paper tunes two blocks for DebGCD and compares with the SimGCD that tunes one."""
     blocks = {name: method.cut.tuned for name, method in METHODS.items()}
-    two, none = ("debgcd", "detector", "infosieve"), ("kmeans", "sskmeans")
+    two, none = ("debgcd", "detector", "infosieve"), ("kmeans", "sskmeans", "pim")
     assert blocks == dict.fromkeys(METHODS, 1) | dict.fromkeys(two, 2) | dict.fromkeys(none, 0)
 
 

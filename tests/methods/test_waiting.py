@@ -24,6 +24,7 @@ from debgcd.data.manifest import Manifest
 from debgcd.data.sampler import Draws
 from debgcd.run.directory import Run
 from debgcd.train import loop
+from debgcd.train.callbacks import FirstAnswer
 from debgcd.train.setup import Setup
 
 STEPS = 4
@@ -73,6 +74,7 @@ def test_a_step_waits_once(method: str, preset: str, tmp_path: Path, monkeypatch
     manifest = Manifest(tuple(Path(f"/{i}.png") for i in range(rows)), labels, none, ("train",) * rows, none)
     setup = Setup(network.to("meta"), made_method, MetaTokens(), LABEL, LABEL > KNOWN, KNOWN, manifest.paths)  # type: ignore[arg-type]
     monkeypatch.setattr(loop, "_initialise", lambda *given: None)  # only the steps are looked at
+    monkeypatch.setattr(FirstAnswer, "before_training", lambda self: None)
     waits = []
 
     def to_host(tensor: Tensor) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 from debgcd import config as configuration
 from debgcd.methods import create
 from debgcd.methods.base import Sizes
-from debgcd.model.heads import Centres, Projection, Prototypes, reset_heads
+from debgcd.model.heads import AXES, Centres, Projection, Prototypes, Settled, reset_heads
 from debgcd.novelty.one_vs_all import DetectorShape, OneVsAll
 
 WIDTH, K, KNOWN = 768, 200, 100  # ViT-B and CUB
@@ -128,6 +129,54 @@ def test_golden_start() -> None:
     reset_heads(heads, 0)
     expected = [0.07755625, 0.19628972, -0.33302069, -0.09724087, -0.06697893, 0.29983723, 0.22910279, -0.44158226]
     torch.testing.assert_close(heads["classifier"].weight.detach().flatten(), torch.tensor(expected), rtol=0, atol=1e-7)
+
+
+def settled(width: int = 6, categories: int = 4, axes: int = 5) -> tuple[Settled, dict[str, Tensor]]:
+    """A filled head and what it was filled with."""
+    random = torch.Generator().manual_seed(0)
+    shapes = {"mean": (width,), "directions": (width, axes), "weight": (categories, axes)}
+    values = {name: torch.randn(shape, generator=random) for name, shape in shapes.items()}
+    head = Settled(width, categories, images=axes)
+    head.fill(**values)
+    return head, values
+
+
+def test_a_settled_head_is_linear_on_its_axes_at_unit_length() -> None:
+    head, given = settled()
+    x = features(3, 6)
+    for row, logits in zip(x, head(x), strict=True):
+        point = [sum((row[i] - given["mean"][i]) * given["directions"][i, j] for i in range(6)) for j in range(5)]
+        length = sum(value**2 for value in point) ** 0.5
+        for k in range(4):
+            expected = sum(value / length * given["weight"][k, j] for j, value in enumerate(point))
+            assert float(logits[k]) == pytest.approx(float(expected), abs=1e-5)
+    assert not list(head.parameters())
+
+
+def test_a_settled_head_has_as_many_axes_as_it_may_need() -> None:
+    assert Settled(768, 4, 10_000).directions.shape == (768, AXES)
+    assert Settled(32, 4, 10_000).directions.shape == (32, 32)
+    assert Settled(768, 4, 20).directions.shape == (768, 20)
+
+
+def test_a_settled_head_may_be_filled_with_fewer_axes() -> None:
+    head, given = settled()
+    assert head.filled and not Settled(6, 4, 5).filled
+    x = features(7, 6)
+    head.fill(given["mean"], given["directions"][:, :3], given["weight"][:, :3])
+    small = Settled(6, 4, 3)
+    small.fill(given["mean"], given["directions"][:, :3], given["weight"][:, :3])
+    torch.testing.assert_close(head(x), small(x))
+    assert not head.directions[:, 3:].any() and not head.weight[:, 3:].any()
+
+
+def test_merging_keeps_a_settled_heads_other_rows() -> None:
+    head, given = settled()
+    x = features(7, 6)
+    before = head(x)
+    head.merge(np.array([3, 3, 0, 3]), [[0], [1], [3]])
+    torch.testing.assert_close(head(x), before[:, [0, 1, 3]])
+    assert torch.equal(head.directions, given["directions"])
 
 
 def test_centres_say_half_the_squared_distance() -> None:
