@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from browsers import ADVICE, chromium
-from fault_table import OUTCOMES, TRIES, faults_of, write_faults
+from fault_table import OUTCOMES, TRIES, Fault, faults_of, write_faults
 from miniatures import Made, draw
 from quick import train_arguments
 from shared_runs import SharedRuns
@@ -54,9 +54,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def _tries(request: pytest.FixtureRequest) -> None:
     for mark in request.node.iter_markers(TRIES):
         request.node.user_properties.append((TRIES, mark.args))
-
-
-Fault = Callable[[str, str], None]
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from tiers import SOAK
 from debgcd.system.machine import cores, processor
 
 TRIES = "tries"  # the marker and the property of a test
+Fault = Callable[[str, str], None]  # the fixture: a kind, and how it ended
 OUTCOMES = ("survived", "refused")
 HEAD = ["fault", "tried", "survived", "refused in words", "lost"]
 BEGIN, END = "<!-- written by make soak -->", "<!-- end of make soak -->"

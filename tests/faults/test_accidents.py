@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Fault
+from fault_table import Fault
 from forks import at_call, debgcd, die, forked, result
 from miniatures import draw
 from quick import train_arguments
@@ -119,7 +119,7 @@ def test_without_assertions(whole: Path, shared_folder: Path, tmp_path: Path) ->
     assert result(run) == result(whole / "run")
 
 
-@pytest.mark.tries("500 known classes", "survived")
+@pytest.mark.tries("many known classes", "survived")
 def test_many_known_classes(tmp_path: Path, command: Command) -> None:
     """Two labels each, and one image that is not labelled; a report of all of them."""
     classes = tiered([60], [60, 500])[-1]

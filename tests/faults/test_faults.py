@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from conftest import Fault
+from fault_table import Fault
 from forks import forked
 from layer import ERRORS, KINDS, Layer
 from quick import train_arguments
