@@ -162,7 +162,7 @@ def answers(run: Run, cache: Path) -> dict[str, int]:
     """The category of every training image, labelled by now or not, as the network says it."""
     setup = open_setup(run, run.manifest, cache)
     numbers: NDArray[np.int64] = np.arange(len(setup.paths))
-    said = infer_shared(setup.network, setup.method, setup.tokens, numbers, ()).category
+    said = infer_shared(setup.network, setup.method, setup.tokens, numbers, setup.method.final_answers).category
     return dict(zip(map(str, setup.paths), said.tolist(), strict=True))
 
 

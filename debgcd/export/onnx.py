@@ -46,7 +46,7 @@ class Whole(nn.Module):
     def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
         backbone = self.network.backbone
         tokens = backbone.tokens((pixels.float() - backbone.pixel_mean) / backbone.pixel_std)
-        output = self.network(tokens, {*self.method.answers, DETECTOR})
+        output = self.network(tokens, {*self.method.final_answers, DETECTOR})
         probabilities = next(iter(self.method.scores(output).values()))
         novelty = self.method.novelty(output)
         return (output.feature, probabilities) if novelty is None else (output.feature, probabilities, novelty)

@@ -26,8 +26,8 @@ def infer(
 ) -> Inference:
     """Predict categories from batches of tokens.
 
-    heads: names of the heads to run besides the method's `answers`; None: all classifiers and the detector. Heads that only
-    training needs, such as a projection, are not run.
+    heads: names of the heads to run; None: the method's `final_answers`, all classifiers and the detector. Heads that only training
+    needs, such as a projection, are not run.
     """
     names = _head_names(network, method, heads)
     return _join_outputs(method, (network(batch, names) for batch in tokens))
@@ -35,7 +35,7 @@ def infer(
 
 def _head_names(network: Network, method: Method, heads: Collection[str] | None) -> set[str]:
     """The heads to run, see `infer`."""
-    return {*method.answers, *((DETECTOR, *classifiers(network.heads)) if heads is None else heads)}
+    return {*method.final_answers, DETECTOR, *classifiers(network.heads)} if heads is None else set(heads)
 
 
 def _join_outputs(method: Method, outputs: Iterable[Output]) -> Inference:
@@ -100,7 +100,7 @@ def _shared(own: Inference) -> Inference:
 @torch.no_grad()
 def probabilities(network: Network, method: Method, tokens: Iterable[Tensor]) -> NDArray[np.float32]:
     """(N, K) probabilities of all categories; `infer` keeps the three largest of each image."""
-    parts = [next(iter(method.scores(network(batch, method.answers)).values())) for batch in tokens]
+    parts = [next(iter(method.scores(network(batch, method.final_answers)).values())) for batch in tokens]
     return _join(parts, np.float32).reshape(-1, method.sizes.k)
 
 

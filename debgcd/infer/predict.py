@@ -214,7 +214,7 @@ def tabulate(model: Model, usable: Manifest, workers: int | None = None) -> Tabl
 def ask(model: Model, usable: Manifest, workers: int | None = None) -> Inference:
     """What the model says of images that are known to be usable."""
     with progress("predicting") as report:
-        heads = (*model.method.answers, DETECTOR)
+        heads = (*model.method.final_answers, DETECTOR)
         return infer(model.network, model.method, _tokens(model, usable, workers, report), heads)
 
 

@@ -180,9 +180,9 @@ class Method:
         self.options: Any = config.options
 
     @property
-    def in_training(self) -> Method:
-        """The method whose answers are looked at during training; another one if this one's come from `finalise` alone."""
-        return self
+    def final_answers(self) -> tuple[str, ...]:
+        """The heads that give an image's category after `finalise`: `answers`, unless the answer is settled."""
+        return self.answers
 
     # The parts of the network and of training.
 

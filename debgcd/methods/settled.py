@@ -6,8 +6,6 @@ Training improves the features faster than its classifier follows. So the answer
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from torch import Tensor, nn
 
 from debgcd.methods.base import TEMPERATURE, Context, Method
@@ -20,19 +18,15 @@ SETTLED = "settled"  # the name of the head
 
 def with_settled(method: type[Method]) -> type[Method]:
     """A subclass of the method whose answers are settled."""
-    return type(f"{method.__name__}Settled", (SettledAnswer, method), {"wrapped": method})
+    return type(f"{method.__name__}Settled", (SettledAnswer, method), {})
 
 
 class SettledAnswer(Method):
     """Mixin that adds the settled head to the next class in the method resolution order; see `with_settled`."""
 
-    answers = (SETTLED,)
-    wrapped: type[Method]
-
     @property
-    def in_training(self) -> Method:
-        """The wrapped method, which answers by its trained classifier."""
-        return self.wrapped(replace(self.config, answer="classifier"), self.sizes)
+    def final_answers(self) -> tuple[str, ...]:
+        return (SETTLED,)
 
     def heads(self) -> nn.ModuleDict:
         heads = super().heads()
@@ -52,8 +46,7 @@ class SettledAnswer(Method):
         super().finalise(context)
         feature = context.features()
         settled = answer(self, context, feature).category
-        plain = self.in_training
-        trained = plain.scores(context.network.from_feature(feature, plain.answers))["gcd"].argmax(1)
+        trained = super().scores(context.network.from_feature(feature, self.answers))["gcd"].argmax(1)
         # known classes have their numbers by their labels, whatever the two classifiers say; only new categories are matched
         known = self.sizes.known
         both = (settled >= known) & (trained >= known)

@@ -143,7 +143,7 @@ def _ask(run: Run, there: Ids, cache: Path) -> tuple[Tensor, dict[str, Ids], Ids
     other_view: list[Tensor] = []
     with progress("looking at the images") as report:
         for tokens in setup.tokens.centre(images):
-            output = network(tokens, {*method.answers, *classifiers(network.heads)})
+            output = network(tokens, {*method.final_answers, *classifiers(network.heads)})
             feature.append(normalize(output.feature, dim=1).cpu())
             for name, p in list(method.scores(output).items())[1:]:
                 others.setdefault(name, []).append(p.argmax(1).cpu())
@@ -151,7 +151,7 @@ def _ask(run: Run, there: Ids, cache: Path) -> tuple[Tensor, dict[str, Ids], Ids
     if views.bank != "on" or views.bank_views:  # a bank of centre crops alone has no other view
         batches = list(centre_batches(images))
         for batch, tokens in zip(batches, setup.tokens.random(Draws(batch, batch) for batch in batches), strict=True):
-            p = next(iter(method.scores(network(tokens[: len(batch)], method.answers)).values()))
+            p = next(iter(method.scores(network(tokens[: len(batch)], method.final_answers)).values()))
             other_view.append(p.argmax(1).cpu())
     joined = {name: torch.cat(parts).numpy() for name, parts in others.items()}
     return torch.cat(feature), joined, torch.cat(other_view).numpy() if other_view else None

@@ -196,7 +196,9 @@ def start_from(
     )
     if lost:
         raise DataError(f"the run starts from the model in {folder}, which has no fitting {lost[0]}; choose another")
-    by_class = set() if model_classes == list(classes) else {*method.answers, *classifiers(network.heads), DETECTOR}
+    by_class = (
+        set() if model_classes == list(classes) else {*method.final_answers, *classifiers(network.heads), DETECTOR}
+    )
     heads = {name: {f"heads.{name}.{key}" for key in head.state_dict()} for name, head in network.heads.items()}
     given = frozenset(name for name, parts in heads.items() if parts <= same and name not in by_class)
     for name, value in own.items():

@@ -106,9 +106,9 @@ class FirstAnswer(Callback):
 
     def before_training(self) -> None:
         method, manifest = self._setup.method, self._run.manifest
-        if method.in_training is method:
+        if method.final_answers == method.answers:
             return
-        inference = infer_unlabelled(self._setup, (DETECTOR,))
+        inference = infer_unlabelled(self._setup, {*method.final_answers, DETECTOR})
         if distributed.rank():
             return
         paths = [manifest.paths[row] for row in manifest.training_rows[self._setup.label < 0]]
@@ -404,7 +404,7 @@ class Watch(Callback):
     @torch.no_grad()
     def _signs_of(self, feature: Tensor, rows: NDArray[np.int64]) -> Signs:
         """Measure from the features (n, width) of these training images (n,)."""
-        setup, method, network = self._setup, self._setup.method.in_training, self._setup.network
+        setup, method, network = self._setup, self._setup.method, self._setup.network
         learned = {DETECTOR} & network.learning
         heads = learned if method.clusters else {*method.answers, *learned}
         output = network.from_feature(feature, heads)

@@ -70,8 +70,7 @@ def evaluate_during_training(run: Run, setup: Setup) -> dict[str, Any]:
     network, method = setup.network, setup.method
     if not method.clusters:
         # the other heads are filled only at the end
-        heads = {*classifiers(network.heads), DETECTOR} & network.learning
-        setup = replace(setup, method=method.in_training)
+        heads = {*method.answers, *({*classifiers(network.heads), DETECTOR} & network.learning)}
         return evaluate(run, setup, infer_unlabelled(setup, heads), heads)
     free = np.flatnonzero(setup.label < 0)
     result = {}

@@ -56,7 +56,7 @@ def finish(run: Run, setup: Setup, hard_labels: Mapping[str, Any]) -> None:
     """
     method = setup.method
     run_hook(hook_context(run, setup, setup.label), method.finalise)
-    k = len(classifiers(setup.network.heads)[method.answers[0]].prototypes())
+    k = len(classifiers(setup.network.heads)[method.final_answers[0]].prototypes())
     setup = with_categories(setup, run.config, k)
     inference = infer_unlabelled(setup)
     if run.config.prune:
@@ -95,7 +95,9 @@ def fit_novelty_threshold(setup: Setup) -> NoveltyThreshold | None:
     if calibrated is not None:
         return calibrated
     labelled = np.flatnonzero(setup.label >= 0)
-    novelty = infer_shared(setup.network, setup.method, setup.tokens, labelled, (DETECTOR,)).novelty
+    novelty = infer_shared(
+        setup.network, setup.method, setup.tokens, labelled, {*setup.method.final_answers, DETECTOR}
+    ).novelty
     return None if novelty is None else exceeded_by_few(novelty)
 
 

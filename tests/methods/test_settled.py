@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+import csv
 import itertools
 import json
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from forks import at_call, debgcd, result
-from little import KNOWN, WIDTH, K, batch, config, context, made, method_of, random_labels, random_output, says
+from little import KNOWN, WIDTH, K, Little, batch, config, context, made, method_of, random_labels, random_output, says
 from little import at as at_progress
 from shared_runs import SharedRuns
 from torch import Tensor
 
-from debgcd.methods import METHODS
-from debgcd.methods.base import TEMPERATURE
+from debgcd import config as configuration
+from debgcd.methods import METHODS, create
+from debgcd.methods.base import TEMPERATURE, Sizes
 from debgcd.methods.settled import SETTLED
 from debgcd.model.heads import Settled
 from debgcd.model.network import Output
 from debgcd.run.predictions import COLUMNS
+from debgcd.train.setup import build
 
 Train = Callable[..., Any]
 Command = Callable[..., Any]
@@ -47,19 +51,12 @@ def test_only_a_method_that_trains_a_classifier_is_settled(name: str) -> None:
     method = METHODS[name]
     if method.about.needs_vit:
         pytest.skip("in tests/model/test_prompts.py")
-    made_method = method_of(
-        config("paper", method=name, answer="settled", heads={}) if name == "debgcd" else _own(name)
-    )
+    chosen = configuration.compose("paper", method=name)
+    made_method = method_of(configuration.override(chosen, {"k": K, "answer": "settled"}, "test"))
     changed = method.trains and not method.clusters
-    assert (made_method.answers == (SETTLED,)) == changed
+    assert (made_method.final_answers == (SETTLED,)) == changed
     assert made_method.answers == method.answers
     assert isinstance(made_method.heads()[SETTLED] if changed else None, Settled if changed else type(None))
-
-
-def _own(name: str) -> Any:
-    from debgcd import config as configuration
-
-    return configuration.override(configuration.compose("paper", method=name), {"k": K, "answer": "settled"}, "test")
 
 
 def test_the_settled_answer_comes_first_and_the_trained_one_beside_it() -> None:
@@ -93,10 +90,9 @@ def test_the_head_has_the_frozen_answer_before_the_first_step(guides_start: bool
         detector={"kind": "vote", "guides_start": guides_start}, heads={"hidden": 6, "warm_start": True}
     )
     network, method = made(chosen, IMAGES)
-    asked = []
     with torch.no_grad():
-        method.before_training(context(network, lambda: asked.append(1) or features, label))
-        p = method.scores(network.from_feature(features, method.answers))["gcd"]
+        method.before_training(context(network, lambda: features, label))
+        p = method.scores(network.from_feature(features, method.final_answers))["gcd"]
     assert torch.equal(p.argmax(1)[truth < KNOWN], truth[truth < KNOWN])
     assert len({(a, b) for a, b in zip(p.argmax(1).tolist(), truth.tolist(), strict=True)}) == K
 
@@ -126,14 +122,6 @@ def test_no_new_category_is_no_trouble() -> None:
         IMAGES, WIDTH, generator=torch.Generator().manual_seed(0)
     )
     label = torch.where(torch.arange(IMAGES) % 4 < 2, truth, -1)
-    from dataclasses import replace
-
-    from little import Little
-
-    from debgcd.methods import create
-    from debgcd.methods.base import Sizes
-    from debgcd.train.setup import build
-
     method = create(replace(settled_config(), k=KNOWN), Sizes(WIDTH, KNOWN, KNOWN, IMAGES))
     network = build(method, Little())
     with torch.no_grad():
@@ -169,8 +157,6 @@ def test_without_the_key_the_trained_classifier_answers(train: Train, shared_csv
 
 
 def start_rows(run: Path) -> list[list[str]]:
-    import csv
-
     with open(run / "start.csv", encoding="utf-8", newline="") as file:
         return list(csv.reader(file))
 
@@ -191,7 +177,6 @@ def test_the_first_answer_is_there_before_the_first_step_and_stays(
     assert start_rows(whole) == first and result(whole) == result(tmp_path / "run")
     killed = tmp_path / "killed"
     assert debgcd(arguments(shared_csv, killed), log, at_call("debgcd.train.loop.step", 8)) == -signal.SIGKILL
-    (killed / "start.csv").touch()
     before = (killed / "start.csv").read_bytes()
     assert debgcd(["resume", killed, "--no-report"], log) == 0, log.read_text("utf-8")
     assert (killed / "start.csv").read_bytes() == before == (whole / "start.csv").read_bytes()
