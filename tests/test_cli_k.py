@@ -44,24 +44,24 @@ def test_twice_the_estimate(train: Command, shared_csv: Path, tmp_path: Path) ->
 
 def test_a_given_k_is_kept_whether_used_or_not(train: Command, shared_csv: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    said = train(shared_csv, run, "--k", "9")
+    said = train(shared_csv, run, "--k", "20")
     assert said.code == 0
     with open(run / "predictions.csv", encoding="utf-8", newline="") as file:
         used = {row["id"] for row in csv.DictReader(file)}
-    assert len(used) < 9
-    assert f"among 14 unlabelled images; {9 - len(used)} categories have none." in said.out
-    assert json.loads((run / "evaluation.json").read_text("utf-8"))["k"] == 9
+    assert len(used) < 17, "fourteen unlabelled images do not fill twenty categories"
+    assert f"among 14 unlabelled images; {20 - len(used)} categories have none." in said.out
+    assert json.loads((run / "evaluation.json").read_text("utf-8"))["k"] == 20
     assert not (run / "estimate.json").exists()
-    assert len(json.loads((run / "model" / "categories.json").read_text("utf-8"))) == 9
+    assert len(json.loads((run / "model" / "categories.json").read_text("utf-8"))) == 20
 
 
 def test_a_pruned_run_can_be_measured_again_and_predicts(
     train: Command, command: Command, shared_csv: Path, shared_folder: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    assert train(shared_csv, run, "--k", "12", "--set", "prune=true").code == 0
+    assert train(shared_csv, run, "--k", "20", "--set", "prune=true").code == 0
     categories = json.loads((run / "model" / "categories.json").read_text("utf-8"))
-    assert len(categories) < 12, "fourteen unlabelled images do not fill ten new categories"
+    assert len(categories) < 17, "fourteen unlabelled images do not fill eighteen new categories"
     before = (run / "evaluation.json").read_text("utf-8")
     assert json.loads(before)["k"] == len(categories)
     assert command("evaluate", run).code == 0
@@ -72,7 +72,7 @@ def test_a_pruned_run_can_be_measured_again_and_predicts(
 def test_zero_epochs_give_an_answer_with_novelty(train: Command, shared_csv: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     assert train(shared_csv, run, "--epochs", "0", "--k", "3", schedule__steps=0).code == 0
-    assert config(run)["method"] == "sskmeans"
+    assert config(run)["method"] == "pim"
     rows = (run / "predictions.csv").read_text("utf-8").splitlines()
     assert len(rows) == 15
     assert all(row.split(",")[6] for row in rows)

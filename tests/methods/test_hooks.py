@@ -169,7 +169,7 @@ def test_where_it_starts_can_be_another_run(tmp_path: Path, words: Callable[...,
     first, second = tmp_path / "first", tmp_path / "second"
     assert command(*words(first)).code == 0
     said = command(*words(second, "--start", first, schedule__lr=0))
-    assert said.code == 0 and "start: heads taken over: answer; new: none" in said.err
+    assert said.code == 0 and "start: heads taken over: answer, settled; new: none" in said.err
     one, two = (load_file(run / "model" / "model.safetensors") for run in (first, second))
     assert all(torch.equal(one[name], two[name]) for name in one)  # a rate of zero leaves it where it began
     (second / "predictions.csv").unlink()

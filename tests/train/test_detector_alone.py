@@ -46,10 +46,10 @@ def test_too_many_categories_are_pruned(train: Command, tmp_path: Path, shared_c
     assert len(left) <= 16, "two known classes, and fourteen unlabelled images"
 
 
-def test_a_run_of_no_steps_is_semi_supervised_k_means_all_the_same(
+def test_a_run_of_no_steps_is_the_frozen_answer_all_the_same(
     train: Command, command: Command, tmp_path: Path, shared_csv: Path
 ) -> None:
     run = tmp_path / "run"
     assert train(shared_csv, run, *ALONE, "--epochs", 0, schedule__steps=0).code == 0
-    assert json.loads((run / "evaluation.json").read_text())["method"] == "sskmeans"
+    assert json.loads((run / "evaluation.json").read_text())["method"] == "pim"
     assert command("evaluate", run).code == 0  # its config.yaml is read again

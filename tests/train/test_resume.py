@@ -553,7 +553,7 @@ def test_a_run_that_starts_from_another_takes_over_whole_heads_only(
     settings = {"heads__projection_width": 9, "schedule__lr": 0, "heads__warm_start": "true"}
     said = train(shared_csv, second, "--start", first, **settings)
     assert said.code == 0
-    assert "start: heads taken over: classifier; new: debiased, detector, projection\n" in said.err
+    assert "start: heads taken over: classifier, settled; new: debiased, detector, projection\n" in said.err
     one, two = tensors(first), tensors(second)
     assert torch.equal(one["tail.0.project.weight"], two["tail.0.project.weight"])
     assert not torch.equal(one["heads.projection.layers.0.weight"], two["heads.projection.layers.0.weight"])
@@ -565,7 +565,7 @@ def test_a_run_that_starts_from_another_takes_over_whole_heads_only(
     renamed = [",".join([path, label.replace("cat", "zebra"), *rest]) for path, label, *rest in rows]
     other.write_text("\n".join(renamed) + "\n")
     said = train(other, third, "--start", first, schedule__lr=0)
-    assert said.code == 0 and "new: classifier, debiased, detector (the known classes are others)" in said.err
+    assert said.code == 0 and "new: classifier, debiased, detector, settled (the known classes are others)" in said.err
     assert not torch.equal(tensors(third)["heads.classifier.weight"], one["heads.classifier.weight"])
     said = train(shared_csv, tmp_path / "fourth", "--start", first, backbone__tuned_blocks=2)
     assert said.code == 2 and "backbone.tuned_blocks is 2, but the run starts from" in said.complaint
