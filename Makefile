@@ -34,9 +34,9 @@ test: setup
 pytest: setup
 	$(PYTEST)
 
-# every case: kills and faults at every step, 10 000 damaged inputs per reader, others each time
+# every case: kills and faults at every step, 10 000 damaged inputs per reader, others each time; what was tried goes into a page
 soak: setup
-	DEBGCD_SOAK=1 DEBGCD_FUZZ=10000 $(PYTEST)
+	DEBGCD_SOAK=1 DEBGCD_FUZZ=10000 FAULTS=docs/reliability.md $(PYTEST)
 
 clean:
 	rm -rf .venv build dist *.egg-info demo-run .pytest_cache .mypy_cache .ruff_cache .hypothesis

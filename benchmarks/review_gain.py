@@ -95,7 +95,7 @@ def again(first: Run, way: str, folder: Path, acts: int, cache: Path) -> Run:
     shutil.copytree(first.folder, copy, ignore=shutil.ignore_patterns("checkpoints"))
     run = open_run(copy)
     name_categories(run, acts, cache) if way == "names" else answer_images(run, acts)
-    manifest, before = reviewed_images(run)
+    manifest, before = reviewed_images(run, cache_folder(None))
     say(f"\n{out}")
     require_new(out)
     return train(manifest, continued_config(run, manifest), out, reviewed_run=before)
@@ -162,7 +162,7 @@ def answers(run: Run, cache: Path) -> dict[str, int]:
     """The category of every training image, labelled by now or not, as the network says it."""
     setup = open_setup(run, run.manifest, cache)
     numbers: NDArray[np.int64] = np.arange(len(setup.paths))
-    said = infer_shared(setup.network, setup.method, setup.tokens, numbers, ()).category
+    said = infer_shared(setup.network, setup.method, setup.tokens, numbers, setup.method.final_answers).category
     return dict(zip(map(str, setup.paths), said.tolist(), strict=True))
 
 

@@ -15,7 +15,7 @@ from debgcd.config.schema import Config
 from debgcd.data.manifest import Manifest, lost_classes
 from debgcd.data.scan import scan
 from debgcd.errors import DebgcdError
-from debgcd.novelty.suspicious_labels import CLEARLY, shares_of_labels, suspicious_labels
+from debgcd.novelty.suspicious_labels import CLEARLY, check_labels, shares_of_labels, suspicious_labels
 from debgcd.novelty.vote import UNEVEN
 from debgcd.run.model_folder import views_label
 from debgcd.system.machine import cache_folder
@@ -138,15 +138,17 @@ def _torn(manifest: Manifest) -> list[str]:
 
 
 def _labels(manifest: Manifest, config: Config) -> tuple[list[Doubt], list[str]]:
-    """The labels that look wrong, and a warning if labels are given in uneven shares."""
+    """The labels that look wrong, and warnings about all of them: they do not fit the images, or are given in uneven shares."""
     label = torch.from_numpy(manifest.training_labels)
     if len(manifest.classes) < 2:
         return [], ["labels cannot be compared with each other: fewer than two classes have labelled images"]
     plan = make_plan(replace(config, method="sskmeans"), manifest)
     tokens = open_tokens(plan.config, manifest, plan.backbone, plan.cache)
     features = frozen_features(plan.backbone, tokens, manifest.training_paths).cpu()
-    log_rate, spread = shares_of_labels(features, label, torch.from_numpy(manifest.training_groups))
-    return doubtful_labels(manifest, features), _uneven(manifest.classes, log_rate.exp().tolist(), spread)
+    group = torch.from_numpy(manifest.training_groups)
+    log_rate, spread = shares_of_labels(features, label, group)
+    warnings = check_labels(features, label, group).warnings
+    return doubtful_labels(manifest, features), warnings + _uneven(manifest.classes, log_rate.exp().tolist(), spread)
 
 
 def doubtful_labels(manifest: Manifest, features: Tensor) -> list[Doubt]:

@@ -45,7 +45,7 @@ Parquet file with the columns path and label (empty: unlabelled) works too.
 """
 
 # Errors of a disk, a path or its permissions, not of the program: one sentence instead of a traceback.
-WRITE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
+WRITE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ESTALE, errno.ETIMEDOUT}
 PATH_ERRORS = {errno.EROFS, errno.EACCES, errno.EPERM}
 PATH_ERRORS |= {errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
 

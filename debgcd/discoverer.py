@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
@@ -81,6 +82,7 @@ class Discoverer(BaseEstimator):
 
         groups: images of one scene, such as a burst, have the same entry; None, NaN or "" means none.
         """
+        _require_own_threads()
         X, y = given_images(X), given_column("y", y)
         groups = None if groups is None else given_column("groups", groups)
         if self.run is None:
@@ -151,6 +153,7 @@ class Discoverer(BaseEstimator):
 
     def table(self, X: Images) -> list[Prediction]:
         """One row per usable image with the columns of predictions.csv, ready for a data frame; None where it is empty."""
+        _require_own_threads()
         with tempfile.TemporaryDirectory(prefix="debgcd-") as folder:
             usable = prediction.usable_images(_listed(given_images(X), Path(folder)), None)
             return rows_of(prediction.tabulate(self._fitted(), usable))
@@ -205,6 +208,7 @@ class Discoverer(BaseEstimator):
         cache: str | os.PathLike[str] | None = None,
     ) -> Discoverer:
         """A fitted Discoverer from a model folder or a run directory."""
+        _require_own_threads()
         model = prediction.open_model(Path(path), cache_folder(cache), backbone)
         config = model.config
         found = cls(
@@ -231,6 +235,7 @@ class Discoverer(BaseEstimator):
     def _each(self, X: Images, ask: Callable[[Manifest], NDArray[Any] | None], fill: float) -> NDArray[Any]:
         """Call `ask` with the usable images and return the answers in the order of X, with `fill` for unusable ones."""
         self._fitted()
+        _require_own_threads()
         X = given_images(X)
         with tempfile.TemporaryDirectory(prefix="debgcd-") as folder:
             given = _listed(X, Path(folder))
@@ -252,6 +257,20 @@ class Discoverer(BaseEstimator):
                 stacklevel=3,
             )
         return result
+
+
+_worked_in: int | None = None  # the process that was the first to compute something here
+
+
+def _require_own_threads() -> None:
+    """Refuse to compute in a fork of a process that has computed: PyTorch would wait for threads that the fork has not."""
+    global _worked_in
+    _worked_in = _worked_in or os.getpid()
+    if _worked_in != os.getpid() and torch.get_num_threads() > 1:
+        raise UsageError(
+            "this process is a fork of one that has used a Discoverer, where PyTorch would wait for ever; start it with "
+            "multiprocessing's spawn instead, or call torch.set_num_threads(1) before the fork"
+        )
 
 
 def _listed(X: Images, folder: Path, y: Iterable[Any] | None = None, groups: Iterable[Any] | None = None) -> Manifest:

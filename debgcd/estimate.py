@@ -14,9 +14,10 @@ from torch import Tensor
 from debgcd import config as configuration
 from debgcd.cluster.estimate_k import Estimate, Way
 from debgcd.config.schema import Config
+from debgcd.data.fingerprints import read_contents
 from debgcd.data.manifest import Manifest, lost_classes, require_trainable
 from debgcd.data.scan import scan
-from debgcd.run.directory import open_run
+from debgcd.run.directory import open_run, require_same_images
 from debgcd.system.machine import cache_folder
 from debgcd.system.progress import progress, say
 from debgcd.train.plan import estimate, make_plan, run_backbone
@@ -51,6 +52,7 @@ def from_run(folder: Path, changes: Mapping[str, Any], way: Way, most: int | Non
     run = open_run(folder)
     run = replace(run, config=configuration.override(run.config, changes, where="the command line"))
     backbone, cache = run_backbone(run), cache_folder(run.config.run.cache)
+    require_same_images(run, read_contents(run.manifest.paths, cache))
     tokens = centre_tokens(run.config, run.manifest, backbone, cache)
     frozen = frozen_features(backbone, tokens, run.manifest.training_paths)
     return estimate(frozen, run.manifest.training_labels, run.config.seed, way, most)

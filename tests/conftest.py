@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 from browsers import ADVICE, chromium
+from fault_table import OUTCOMES, TRIES, Fault, faults_of, write_faults
 from miniatures import Made, draw
 from quick import train_arguments
 from shared_runs import SharedRuns
 
 from debgcd.datasets import Facts, facts_of, resolve
+from debgcd.system.text_table import text_table
 
 LONGEST = (  # files that take longest, first, so that no worker ends with one of them (pytest-xdist, --dist loadfile)
     "ranks/test_ranks_runs.py",
@@ -32,9 +34,37 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: places.get(item.path, len(places)))  # stable: the others stay in their order
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", f"{TRIES}(kind, outcome): a case that passes has {' or '.join(OUTCOMES)} a fault"
+    )
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if chromium() is None:
         terminalreporter.write_line(ADVICE)
+    told = faults_of(terminalreporter.stats)
+    if told:
+        terminalreporter.write_line("\n" + text_table(*told))
+        if "FAULTS" in os.environ:
+            write_faults(Path(os.environ["FAULTS"]), *told)
+
+
+@pytest.fixture(autouse=True)
+def _tries(request: pytest.FixtureRequest) -> None:
+    for mark in request.node.iter_markers(TRIES):
+        request.node.user_properties.append((TRIES, mark.args))
+
+
+@pytest.fixture
+def fault(request: pytest.FixtureRequest) -> Fault:
+    """fault(kind, outcome): a fault that was tried within a test, and how that ended."""
+
+    def tell(kind: str, outcome: str) -> None:
+        assert outcome in OUTCOMES
+        request.node.user_properties.append((TRIES, [kind, outcome]))
+
+    return tell
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -35,7 +35,7 @@ ROOMS = [
     {"report"},
     {"review"},
     {"export"},
-    {"demo"},
+    {"demo", "cache"},
     {"reproduce"},
     {"commands", "cli", "__main__"},
 ]

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import threading
 import warnings
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,7 @@ from PIL import Image
 from sklearn.base import clone
 
 import debgcd
-from debgcd import Discoverer
+from debgcd import Discoverer, discoverer
 from debgcd.config import compose
 from debgcd.data.manifest import from_paths
 from debgcd.errors import DataError, DebgcdError, UsageError
@@ -404,3 +407,66 @@ def test_the_package_offers_it() -> None:
     assert debgcd.Discoverer is Discoverer
     with pytest.raises(AttributeError, match="no attribute 'Discover'"):
         _ = debgcd.Discover
+
+
+def test_two_threads_that_fit_one_folder(tmp_path: Path, paths: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system's locks are of a process; still, one thread goes on and the other is refused in words."""
+    both, ended, original = threading.Barrier(2), threading.Event(), discoverer.require_new
+
+    def at_once(folder: Path) -> None:
+        original(folder)
+        both.wait(30)
+
+    work = discoverer.train_locked
+
+    def slow(*words: Any) -> Any:
+        assert ended.wait(30)  # until the other thread was refused
+        return work(*words)
+
+    monkeypatch.setattr(discoverer, "require_new", at_once)
+    monkeypatch.setattr(discoverer, "train_locked", slow)
+    found: list[object] = []
+
+    def fit() -> None:
+        try:
+            found.append(new(tmp_path, run=tmp_path / "run", method="kmeans", overrides=PLAIN).fit(paths, LABELS))
+        except Exception as error:
+            found.append(error)
+            ended.set()
+
+    threads = [threading.Thread(target=fit) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    refused, fitted = sorted(found, key=lambda one: isinstance(one, Discoverer))
+    assert isinstance(fitted, Discoverer) and isinstance(refused, UsageError), found
+    assert "another process is working on the run" in str(refused)
+
+
+FORKED = """
+import os, sys
+import torch
+from debgcd import Discoverer, discoverer
+torch.set_num_threads(int(sys.argv[1]))
+discoverer = Discoverer.load(sys.argv[2])
+discoverer.predict(sys.argv[3:])
+if not os.fork():
+    try:
+        print("child:", discoverer.predict(sys.argv[3:]).tolist(), flush=True)
+    except Exception as error:
+        print("child:", type(error).__name__, error, flush=True)
+    os._exit(0)
+os.wait()
+"""
+
+
+@pytest.mark.parametrize(("threads", "says"), [(2, "UsageError this process is a fork of one that has"), (1, "[")])
+def test_a_fork_of_a_process_that_has_computed(
+    fitted: Discoverer, paths: list[Path], tmp_path: Path, threads: int, says: str
+) -> None:
+    """PyTorch's threads are not in it, so that it would wait for ever: with several it is refused."""
+    fitted.save(tmp_path / "model")
+    words = [sys.executable, "-c", FORKED, str(threads), str(tmp_path / "model"), *map(str, paths[:4])]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert done.stdout.startswith(f"child: {says}"), done.stderr

@@ -9,7 +9,7 @@ import os
 import resource
 import shutil
 import signal
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,14 +19,21 @@ import pytest
 
 from debgcd.errors import DataError
 from debgcd.system import store
-from debgcd.system.store import Recipe, Store, exists, open_store
+from debgcd.system.files import read_sealed
+from debgcd.system.store import Index, Recipe, Store, exists, open_store
+
+pytestmark = pytest.mark.tries("a store killed, damaged or full", "survived")
 
 FORK = multiprocessing.get_context("fork")
-COUNT, BATCH = 23, 3
+COUNT, BATCH, PIECES = 23, 3, 4
 
 
 def record(number: int) -> np.ndarray:
-    return np.random.default_rng(number).integers(0, 2**15, 20 + 7 * number % 60, dtype=np.int16)
+    return np.random.default_rng(number).integers(0, 2**15, (PIECES, 5 + 7 * number % 32), dtype=np.int16)
+
+
+def piece(number: int, place: int) -> bytes:
+    return record(number)[place].tobytes()
 
 
 @dataclass
@@ -39,11 +46,11 @@ class Work:
     sound: bool = True
     on_batch: Callable[[int], None] = lambda start: None
 
-    def compute(self, first: int) -> Generator[list[np.ndarray]]:
-        self.starts.append(first)
-        for start in range(first, COUNT, BATCH):
-            self.on_batch(start)
-            yield [record(number) for number in range(start, min(start + BATCH, COUNT))]
+    def compute(self, batches: Sequence[range]) -> Generator[list[np.ndarray]]:
+        self.starts.append(batches[0].start if batches else COUNT)
+        for batch in batches:
+            self.on_batch(batch.start)
+            yield [record(number) for number in batch]
 
     def check(self, kept: Store) -> bool:
         self.checks += 1
@@ -52,7 +59,7 @@ class Work:
     @property
     def recipe(self) -> Recipe:
         size = sum(record(number).nbytes for number in range(COUNT))
-        return Recipe("view bank", self.facts, COUNT, size, self.compute, self.check, "views.bank: off")
+        return Recipe("view bank", self.facts, COUNT, size, self.compute, self.check, "views.bank: off", BATCH, PIECES)
 
 
 @pytest.fixture(autouse=True)
@@ -74,6 +81,10 @@ def whole(tmp_path: Path) -> dict[str, bytes]:
     return content(open_store(tmp_path / "whole", Work().recipe).folder)
 
 
+def listed(index: Path) -> Index:
+    return Index.from_bytes(read_sealed(index))
+
+
 def in_a_process(work: Callable[[], object]) -> int | None:
     process = FORK.Process(target=work, daemon=True)  # ends with the tests, should it hang
     process.start()
@@ -88,8 +99,9 @@ def die() -> None:
 def test_a_store_holds_its_records_and_says_what_it_is(tmp_path: Path) -> None:
     kept = open_store(tmp_path, Work({"of": "test", "shape": [1, 2]}).recipe)
     for number in (0, 1, 11, COUNT - 1):
-        found = kept.read(number)
-        assert found is not None and np.array_equal(found.view(np.int16), record(number))
+        for place in range(PIECES):
+            found = kept.read(number, place)
+            assert found is not None and found.tobytes() == piece(number, place)
     assert kept.records.read_bytes() == b"".join(record(number).tobytes() for number in range(COUNT))
     told = json.loads((kept.folder / "facts.json").read_text())
     assert told["what"] == "view bank" and told["facts"] == {"of": "test", "shape": [1, 2]} and told["debgcd"]
@@ -160,8 +172,8 @@ def test_killed_at_every_instant(
                 partial = folder / f"{again.recipe.key}.partial"
                 done = not partial.exists()
                 assert done == (name == "replace" and number == count and after)
-                ends = partial / "ends"
-                safe = np.fromfile(ends, "<i8") if ends.exists() else np.empty(0, np.int64)
+                index = partial / "index"
+                safe = listed(index).ends if index.exists() else np.empty(0, np.int64)
                 if (partial / "records").exists():
                     with open(partial / "records", "r+b") as file:
                         file.truncate(safe[-1] if len(safe) else 0)
@@ -176,8 +188,8 @@ def test_killed_at_every_instant(
 
 
 def test_what_is_called_safe_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Should the power fail, the list of ends must not be ahead of the records."""
-    fsync, replace, synced, listed = os.fsync, os.replace, {}, []
+    """Should the power fail, the index must not be ahead of the records."""
+    fsync, replace, synced, sizes = os.fsync, os.replace, {}, []
 
     def watched_fsync(descriptor: int) -> None:
         fsync(descriptor)
@@ -185,15 +197,15 @@ def test_what_is_called_safe_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.
 
     def watched_replace(source: Path, target: Path) -> None:
         assert source.is_dir() or synced[source.stat().st_ino] == source.stat().st_size
-        if target.name == "ends":
-            listed.append(int(np.fromfile(source, "<i8")[-1]))
-            assert listed[-1] <= synced[target.with_name("records").stat().st_ino]
+        if target.name == "index":
+            sizes.append(listed(source).size)
+            assert sizes[-1] <= synced[target.with_name("records").stat().st_ino]
         replace(source, target)
 
     monkeypatch.setattr(os, "fsync", watched_fsync)
     monkeypatch.setattr(os, "replace", watched_replace)
     kept = open_store(tmp_path, Work().recipe)
-    assert len(listed) > 3 and listed[-1] == kept.ends[-1] == kept.records.stat().st_size
+    assert len(sizes) > 3 and sizes[-1] == kept.index.size == kept.records.stat().st_size
 
 
 def test_killed_again_and_again_while_computing(tmp_path: Path, whole: dict[str, bytes]) -> None:
@@ -269,7 +281,7 @@ def test_no_room_is_said_before_anything_is_written(tmp_path: Path, monkeypatch:
     work = Work()
     room(monkeypatch, work.recipe.size - 1)
     with pytest.raises(
-        DataError, match=r"needs 2 kB in .* but only 2 kB is free; free some space, choose another cache"
+        DataError, match=r"needs 4 kB in .* but only 4 kB is free; free some space, choose another cache"
     ):
         open_store(tmp_path, work.recipe)
     assert work.starts == [] and left(tmp_path) == []
@@ -283,7 +295,7 @@ def test_what_is_there_already_needs_no_room(tmp_path: Path, monkeypatch: pytest
 
     assert in_a_process(work) == -signal.SIGKILL
     again = Work()
-    safe = int(np.fromfile(tmp_path / f"{again.recipe.key}.partial" / "ends", "<i8")[-1])
+    safe = listed(tmp_path / f"{again.recipe.key}.partial" / "index").size
     room(monkeypatch, again.recipe.size - safe - 1)
     with pytest.raises(DataError, match="free some space"):
         open_store(tmp_path, again.recipe)
@@ -297,6 +309,17 @@ def test_what_is_there_already_needs_no_room(tmp_path: Path, monkeypatch: pytest
 def resized(name: str, by: int) -> Callable[[Path], None]:
     def work(place: Path) -> None:
         os.truncate(place / name, (place / name).stat().st_size + by)
+
+    return work
+
+
+def flipped(name: str, at: int) -> Callable[[Path], None]:
+    """One bit of a file is another."""
+
+    def work(place: Path) -> None:
+        content = bytearray((place / name).read_bytes())
+        content[at] ^= 4
+        (place / name).write_bytes(content)
 
     return work
 
@@ -315,11 +338,12 @@ DAMAGE: dict[str, Callable[[Path], None]] = {
     "longer": resized("records", 1),
     "empty": lambda place: os.truncate(place / "records", 0),
     "no records": lambda place: (place / "records").unlink(),
-    "fewer ends": resized("ends", -8),
-    "more ends": resized("ends", 8),
-    "torn ends": resized("ends", -3),
-    "no ends": lambda place: (place / "ends").unlink(),
-    "ends out of order": lambda place: np.sort(np.fromfile(place / "ends", "<i8"))[::-1].tofile(place / "ends"),
+    "shorter index": resized("index", -8),
+    "longer index": resized("index", 8),
+    "torn index": resized("index", -3),
+    "no index": lambda place: (place / "index").unlink(),
+    "another bit of the index": flipped("index", 40),
+    "another seal of the index": flipped("index", 3),
     "no facts": lambda place: (place / "facts.json").unlink(),
     "other facts": rewritten("facts.json", '"test"', '"another"'),
     "facts that are no JSON": rewritten("facts.json", "{", "["),
@@ -350,10 +374,10 @@ def test_a_damaged_beginning_is_begun_again(tmp_path: Path, whole: dict[str, byt
     DAMAGE[damage](partial)
     again = Work()
     assert content(open_store(tmp_path / "new", again.recipe).folder) == whole
-    assert again.starts == [{"longer": COUNT, "fewer ends": COUNT - 1}.get(damage, 0)]
+    assert again.starts == [{"longer": COUNT}.get(damage, 0)]
 
 
-def test_records_that_are_not_right_are_computed_again(
+def test_records_of_another_content_are_computed_again(
     tmp_path: Path, whole: dict[str, bytes], capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = open_store(tmp_path / "new", Work().recipe).folder
@@ -442,10 +466,41 @@ def test_another_store_need_not_wait(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_deleted_under_a_reader(tmp_path: Path) -> None:
     kept = open_store(tmp_path, Work().recipe)
-    os.truncate(kept.records, int(kept.ends[5]) - 1)
-    assert kept.read(4) is not None and kept.read(5) is None and kept.read(6) is None
+    os.truncate(kept.records, int(kept.index.ends[5]) - 1)
+    assert kept.read(4) is not None and kept.read(5, PIECES - 1) is None and kept.read(6) is None
     shutil.rmtree(kept.folder)
-    assert kept.read(0) is None
+    assert kept.read(0) is not None  # what a process has open stays readable
+    assert Store(kept.folder, kept.index).read(0) is None
+
+
+@pytest.mark.parametrize("damage", [b"\0", b"\xff"])
+def test_pieces_that_changed_on_the_disk_are_not_returned(tmp_path: Path, damage: bytes) -> None:
+    """Wherever it is and whatever is there now; the others are still read."""
+    place = open_store(tmp_path, Work().recipe)
+    whole = place.records.read_bytes()
+    size = len(record(9)[0]) * 2
+    begin = int(place.index.ends[8]) + 2 * size
+    with open(place.records, "r+b") as file:
+        file.seek(begin + 3)
+        file.write(damage)
+    if place.records.read_bytes() == whole:
+        pytest.skip("that byte was the same before")
+    kept = open_store(tmp_path, Work().recipe)
+    bad = [(i, p) for i in range(COUNT) for p in range(PIECES) if kept.read(i, p) is None]
+    assert bad == [(9, 2)] and kept.damaged() == [9]
+    assert not kept.restore(9, record(8)) and not kept.restore(9, record(9) + 1) and kept.read(9, 2) is None
+    assert kept.restore(9, record(9)) and kept.damaged() == []
+    assert place.records.read_bytes() == whole
+
+
+def test_a_piece_is_compared_once_in_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = open_store(tmp_path, Work().recipe)
+    sums, original = [], store.zlib.crc32
+    monkeypatch.setattr(store.zlib, "crc32", lambda content: sums.append(len(content)) or original(content))
+    for _ in range(3):
+        kept.read(4, 1)
+        kept.read(4, 3)
+    assert len(sums) == 2
 
 
 def test_a_whole_store_where_nothing_can_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

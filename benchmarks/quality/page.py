@@ -32,6 +32,8 @@ def write_page(results: Path, page: Path) -> None:
     tables = {name: _part(found["runs"]) for name, found in parts.items()}
     if drawn is not None:
         tables |= {"draws": draws(drawn["runs"]), "drawn": measured([drawn])}
+    if "answers" in parts:
+        tables |= {"answers": answers(parts["answers"]["runs"]), "answered": measured([parts["answers"]])}
     if "k" in parts:
         tables["k"] = unknown_k(parts["k"]["runs"])
     if people is not None:
@@ -93,6 +95,25 @@ def differences(runs: list[Run]) -> str:
         by_set = ", ".join(f"{name} {number:{sign}.1f}" for name, number in found.items())
         rows.append([what, f"{statistics.mean(found.values()):{sign}.1f}", goal, by_set])
     return markdown_table([f"over {len(pairs)} paired runs", "result", "goal", "by set"], rows)
+
+
+def answers(runs: list[Run]) -> str:
+    """All of the frozen answer, of the trained classifier and of the settled answer; one row per method and data set."""
+    rows = []
+    for row in ("DebGCD", "SimGCD"):
+        columns: list[list[float]] = []
+        for name in dict.fromkeys(run["set"] for run in runs):
+            mine = [run for run in runs if (run["row"], run["set"]) == (row, name) and "frozen" in run]
+            if mine:
+                columns.append([statistics.mean(run[what] for run in mine) for what in ("frozen", "trained", "all")])
+                rows.append(
+                    [row, name, *(f"{value:.1f}" for value in columns[-1]), f"{columns[-1][2] - columns[-1][0]:+.1f}"]
+                )
+        if columns:
+            means = [statistics.mean(column) for column in zip(*columns, strict=True)]
+            rows.append([row, "mean", *(f"{value:.1f}" for value in means), f"{means[2] - means[0]:+.1f}"])
+    head = ["method", "set", "frozen answer", "trained classifier", "settled answer", "settled - frozen"]
+    return markdown_table(head, rows)
 
 
 def draws(runs: list[Run]) -> str:

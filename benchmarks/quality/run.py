@@ -29,10 +29,12 @@ from debgcd.reproduce.bench.networks import trunk_type  # noqa: E402
 from debgcd.reproduce.experiments import classes_of  # noqa: E402
 from debgcd.reproduce.grid import Cell, ImageList, cell, devices, finish  # noqa: E402
 from debgcd.reproduce.table import result  # noqa: E402
+from debgcd.system.files import read_json  # noqa: E402
 from debgcd.system.machine import cache_folder, cores, facts  # noqa: E402
 
 ROOT = HERE.parent.parent
 CLASSES, IMAGES = 50, 2000
+ANSWERS = {"frozen": "start", "trained": "trained"}  # column -> classifier in evaluation.json
 
 
 def main() -> None:
@@ -113,6 +115,9 @@ def told(each: Cell) -> dict[str, Any]:
         (line["evaluation"]["unlabelled"]["gcd"]["accuracy"]["all"] for line in lines if line["step"] == 0), None
     )
     scores["start"] = None if start is None else 100 * start
+    ended = read_json(each.folder / "evaluation.json")["unlabelled"]
+    # what stands beside a settled answer: the frozen answer, and the classifier that was trained
+    scores |= {name: 100 * ended[key]["accuracy"]["all"] for name, key in ANSWERS.items() if key in ended}
     return {**scores, **found.unlabelled, "seconds": round(seconds, 1), "used": used, "right": right}
 
 

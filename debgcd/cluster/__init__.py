@@ -3,7 +3,7 @@
 - `kmeans`: k-means, plain and semi-supervised
 - `lloyd`: Lloyd's iterations for all restarts in one batch, in blocks of bounded memory
 - `prototypes`: where a classifier starts: principal axes, whitening, k-means
-- `settle`: the frozen and the settled answer: mean shift and a linear head
+- `settle`: the frozen and the settled answer: mean shift, clusters, a linear head
 - `ward`: one tree, all cuts
 - `consensus`: K as the number of clusters as tight as the known classes
 - `estimate_k`: three ways to estimate K

@@ -40,12 +40,15 @@ def add_command(
     return parser
 
 
-def add_cache(parser: argparse.ArgumentParser) -> None:
-    """`--cache`."""
+def add_cache(parser: argparse.ArgumentParser, alone: bool = False) -> None:
+    """`--cache`; alone: without a folder it means something of its own."""
+    also = "; alone, without PATH: read all of the cache, and delete what is damaged or old" if alone else ""
     parser.add_argument(
         "--cache",
         metavar="DIR",
-        help="cache folder for view banks and weights (default: $DEBGCD_CACHE or ~/.cache/debgcd)",
+        nargs="?" if alone else None,
+        const="" if alone else None,
+        help=f"cache folder for view banks and weights (default: $DEBGCD_CACHE or ~/.cache/debgcd){also}",
     )
 
 
@@ -94,9 +97,9 @@ def read_source(options: argparse.Namespace) -> Source:
     return Source(benchmark.facts.name, benchmark.folder, benchmark.manifest, benchmark)
 
 
-def add_feature_options(parser: argparse.ArgumentParser) -> None:
-    """Options that determine the features of the images; see `configured`."""
-    add_cache(parser)
+def add_feature_options(parser: argparse.ArgumentParser, cache_alone: bool = False) -> None:
+    """Options that determine the features of the images; see `configured`. cache_alone: see `add_cache`."""
+    add_cache(parser, cache_alone)
     parser.add_argument("--preset", help="paper, released or small (default: chosen to suit the data and the machine)")
     parser.add_argument(
         "--quality",
@@ -127,8 +130,8 @@ def add_feature_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """Options that describe a run; see `configured`."""
+def add_run_options(parser: argparse.ArgumentParser, cache_alone: bool = False) -> None:
+    """Options that describe a run; see `configured`. cache_alone: see `add_cache`."""
     parser.add_argument(
         "--k",
         type=_k,
@@ -153,7 +156,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         metavar="F",
         help="of the images of known classes, the share that has a label, if you know it: novelty is calibrated with it",
     )
-    add_feature_options(parser)
+    add_feature_options(parser, cache_alone)
 
 
 def configured(options: argparse.Namespace, source: Source, continued: Config | None = None) -> Config:

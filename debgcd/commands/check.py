@@ -33,7 +33,7 @@ def add(subparsers: Subparsers) -> None:
         "check",
         check,
         "report labelled images, broken files and what a run would do",
-        "debgcd check photos/ --k 20",
+        "debgcd check photos/ --k 20\n  debgcd check --cache                   read the whole cache, delete what is damaged or old",
     )
     add_source(parser)
     parser.add_argument(
@@ -44,11 +44,15 @@ def add(subparsers: Subparsers) -> None:
     )
     add_force(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
-    add_run_options(parser)
+    add_run_options(parser, cache_alone=True)
 
 
 def check(options: argparse.Namespace) -> None:
     """`debgcd check`."""
+    if options.cache is not None and options.path is None and options.benchmark is None:
+        _check_cache(options)
+        return
+    options.cache = options.cache or None
     from debgcd.check import check as look
     from debgcd.data.manifest import write_manifest
 
@@ -68,6 +72,25 @@ def check(options: argparse.Namespace) -> None:
         _print_findings(found)
     if found.problem is not None:
         raise DataError(f"a run would be refused: {found.problem}")
+
+
+def _check_cache(options: argparse.Namespace) -> None:
+    from debgcd.cache import FREED, check_cache
+    from debgcd.system.files import amount
+    from debgcd.system.machine import cache_folder
+
+    folder = cache_folder(options.cache)
+    found = check_cache(folder)
+    freed = [entry for entry in found if entry.state in FREED]
+    if options.json:
+        print_json([{**vars(entry), "path": str(entry.path)} for entry in found])
+        return
+    table(
+        ["what", "name", "size", "state"],
+        [[entry.what, entry.path.name, amount(entry.bytes), entry.state] for entry in found],
+    )
+    size = amount(sum(entry.bytes for entry in freed))
+    print(f"{escaped(folder)}: {len(found)} entries; {len(freed)} were damaged or old and are deleted, {size}")
 
 
 def _print_benchmark(found: Benchmark) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from debgcd.commands.arguments import Subparsers, add_command
 from debgcd.errors import UsageError
-from debgcd.system.progress import escaped
+from debgcd.system.progress import escaped, say
 
 if TYPE_CHECKING:
     from debgcd.review.state import Review
@@ -55,6 +55,8 @@ def name(options: argparse.Namespace) -> None:
         for id in touched:
             one = log.review.categories[id]
             print(f"{escaped(id)}: {escaped(one.name)}, {one.images} images")
+        if log.behind:
+            say(log.behind)
     print(f"written to {escaped(options.run / LOG)}; undo in debgcd review, or train again with debgcd train --from")
 
 

@@ -78,7 +78,10 @@ def _image_below(file: Path, folder: Path) -> bool:
 
 
 def open_page(url: str) -> None:
-    """Open a page in the browser if there is a screen and standard output is a terminal."""
+    """Open a page in the browser if there is a screen and standard output is a terminal.
+
+    url: it becomes an argument of the browser's command line, which every user of the machine can read.
+    """
     screen = sys.platform in ("darwin", "win32") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
     if screen and sys.stdout.isatty():
         import webbrowser
@@ -127,7 +130,12 @@ def print_summary(
         print(f"\n{sum(look_new)} of {len(look_new)} images look new ({_errors(novel)}).")
     print_accuracy(scores)
     if health is not None:
-        print("The run is healthy." if health["healthy"] else f"Warning: in training, {health['problem']}.")
+        for warning in health.get("labels", []):
+            print(f"Warning: {warning}.")
+        if health["problem"] is not None:
+            print(f"Warning: in training, {health['problem']}.")
+        elif health["healthy"]:
+            print("The run is healthy.")
         if health["kept_step"] is not None:
             print(f"The model is that of step {health['kept_step']}, the best seen.")
 
@@ -152,9 +160,10 @@ def print_accuracy(scores: dict[str, Any]) -> None:
     for part, name in names.items():
         if part in scores:
             accuracy = scores[part]["gcd"]["accuracy"]
-            old, new = percent(accuracy["old"]), percent(accuracy["new"])
+            named = scores[part]["gcd"].get("named", accuracy["old"])  # by name: a matching may call a wrong name right
             print(
-                f"Accuracy on the {name}: {percent(accuracy['all'])} % (known classes {old} %, new categories {new} %)."
+                f"Accuracy on the {name}: {percent(accuracy['all'])} % (known classes {percent(named)} % by name, new "
+                f"categories {percent(accuracy['new'])} %)."
             )
 
 

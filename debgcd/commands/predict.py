@@ -88,7 +88,7 @@ def _write(model: Model, manifest: Manifest, out: Path, listed: Path) -> None:
     from debgcd.infer.predict import predict as ask
 
     kept = Parts(out, model, manifest)
-    for part in ask(model, manifest, done=distributed.from_rank0(kept.begin), form=kept.form):
+    for part in ask(model, manifest, todo=distributed.from_rank0(kept.begin), form=kept.form):
         if distributed.rank() == 0:
             kept.add(part)
     if distributed.rank():

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from contextlib import closing
+import html
+import os
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,9 +75,23 @@ def _page(options: argparse.Namespace, run: Run, log: Log) -> None:
             guard = build(session, pictures, port)
             url = f"http://{HOST}:{port}/?token={guard.token}"
             print(url, flush=True)
-            if not options.no_browser:
-                open_page(url)
             try:
-                serve(guard, place)
+                with _redirection(run.folder, url) as page:
+                    if not options.no_browser:
+                        open_page(page.resolve().as_uri())
+                    serve(guard, place)
             except KeyboardInterrupt:  # the way to end it
                 say(f"the review ended; {log.review.version} acts are in {run.folder}")
+
+
+@contextmanager
+def _redirection(folder: Path, url: str) -> Iterator[Path]:
+    """A file that leads to a URL, which only this user can read: the URL has the token, and a command line is public."""
+    place = folder / ".review.html"
+    place.unlink(missing_ok=True)  # left over from a kill
+    with open(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        file.write(f'<!doctype html><meta http-equiv="refresh" content="0; url={html.escape(url)}">\n')
+    try:
+        yield place
+    finally:
+        place.unlink(missing_ok=True)

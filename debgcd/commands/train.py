@@ -95,8 +95,10 @@ def train(options: argparse.Namespace) -> None:
 
 def _read_reviewed(options: argparse.Namespace) -> tuple[Source, ReviewedRun, Config]:
     """For `--from`: the images, labelled as their reviewer decided; the reviewed run; the configuration to continue with."""
+    from debgcd.data.fingerprints import forget_contents
     from debgcd.data.sources import read_manifest
     from debgcd.run.directory import finished_run
+    from debgcd.system.machine import cache_folder
     from debgcd.train.continue_run import continued_config, reviewed_images
 
     for name in ("benchmark", "root", "split", "start", "preset", "quality", "backbone"):
@@ -106,7 +108,10 @@ def _read_reviewed(options: argparse.Namespace) -> tuple[Source, ReviewedRun, Co
             )
     run = finished_run(options.reviewed)
     more = None if options.path is None else read_manifest(options.path)
-    manifest, reviewed_run = reviewed_images(run, more)
+    cache = cache_folder(options.cache or run.config.run.cache)
+    if options.verify:
+        forget_contents(run.manifest.paths, cache)
+    manifest, reviewed_run = reviewed_images(run, cache, more)
     source = Source(f"{run.folder.resolve().name}-again", options.path or run.folder, manifest, None)
     return source, reviewed_run, continued_config(run, manifest)
 

@@ -168,7 +168,7 @@ class Config:
     method: str = option("debgcd", "debgcd train --method")
     k: int | None = option(None, "categories in all, known and new; null: estimated from the frozen features", 1, 10**7)
     k_times: int = option(1, "factor applied to an estimated K; categories that stay unused are pruned", 1, 100)
-    prune: bool = option(False, "drop empty and merge duplicate new categories at the end; on where K is estimated")
+    prune: bool = option(False, "drop empty new categories at the end; on where K is estimated")
     seed: int = option(0, "every random number is a function of it")
     preset: str = option("paper", "where the values come from")
     quality: Literal["fast", "balanced", "best"] | None = option(

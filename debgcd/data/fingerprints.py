@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from debgcd.data.image.crop import Crop, Picture, number_text
+from debgcd.data.image.decode import Reason, Unusable, regular_file
 from debgcd.errors import DataError
 from debgcd.system import distributed
 from debgcd.system.progress import Report
@@ -88,6 +89,47 @@ def read_contents(paths: Sequence[Picture], cache: Path, on_progress: Report | N
     settled = [i for i in unread if stamps[i][1] < begun - SETTLED]
     _remember([(_key(paths[i]), *stamps[i], digests[i]) for i in settled], cache)
     return Contents(paths, digests, stamps)
+
+
+def require_own(path: Picture, sha256: str) -> None:
+    """Raise Unusable unless the file has this content: a link, or another file in its place, may show anything."""
+    regular_file(path)  # opening a pipe would wait for ever
+    try:
+        found = file_digest(path)
+    except DataError as error:
+        raise Unusable(Reason.UNREADABLE, str(error)) from error
+    if found.hex() != sha256:
+        raise foreign()
+
+
+def foreign() -> Unusable:
+    """An image whose file is not what it was."""
+    return Unusable(Reason.CHANGED, "it is not the file that the run was trained on")
+
+
+def unusable_now(paths: Sequence[Picture], sha256: Sequence[str], cache: Path) -> list[str]:
+    """For each image why it cannot be used any more, empty if its file still has this content."""
+    reasons = []
+    for path in paths:
+        try:
+            regular_file(path)
+            reasons.append("")
+        except Unusable as error:
+            reasons.append(str(error))
+    there = [i for i, reason in enumerate(reasons) if not reason]
+    try:
+        found = read_contents([paths[i] for i in there], cache).digests
+    except DataError:  # one cannot be read; which one, only a look at each can tell
+        for i in there:
+            try:
+                require_own(paths[i], sha256[i])
+            except Unusable as error:
+                reasons[i] = str(error)
+        return reasons
+    for i, digest in zip(there, found, strict=True):
+        if digest.hex() != sha256[i]:
+            reasons[i] = str(foreign())
+    return reasons
 
 
 def forget_contents(paths: Sequence[Picture], cache: Path) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from contextvars import copy_context
 from typing import Any, TypeVar
 
@@ -26,6 +28,8 @@ from debgcd.system import distributed
 from debgcd.system.machine import begin_patient_worker, cores
 
 T = TypeVar("T")
+
+SHARED_MEMORY = re.compile(r"shared memory|/torch_|bus error", re.IGNORECASE)  # in what PyTorch says when it is full
 
 # An item to load: an image's number, the crop parameters of its views, (V, PARTS), and the kind of each view.
 Item = tuple[int, CropParams, Kinds]
@@ -103,10 +107,27 @@ def ahead(
         worker_init_fn=_begin,
         pin_memory=pinned,
     )
-    for batch in loader:
-        if isinstance(batch, str):
-            raise DataError(batch)
-        yield batch
+    with _shared_memory():
+        for batch in loader:
+            if isinstance(batch, str):
+                raise DataError(batch)
+            yield batch
+
+
+@contextmanager
+def _shared_memory() -> Iterator[None]:
+    """Say in a sentence that workers cannot hand their batches over, as in a container with 64 MB for that."""
+    try:
+        yield
+    except (RuntimeError, OSError) as error:
+        if not SHARED_MEMORY.search(str(error)):
+            raise
+        raise DataError(
+            "decoding processes are short of shared memory (/dev/shm); give the container more (docker run --shm-size), or "
+            "decode without processes",
+            setting="workers",
+            then=" 0",
+        ) from error
 
 
 def in_thread(items: Iterable[T], depth: int = 2) -> Iterator[T]:

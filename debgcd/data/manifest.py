@@ -323,23 +323,26 @@ def relabelled(
     labels: Mapping[str, str],
     out: Collection[str],
     ids: Mapping[str, str],
-    more: Manifest | None = None,
+    more: Manifest | None,
+    gone: Mapping[str, str],
 ) -> Manifest:
     """The images with these labels besides their own, without those in `out`, and with the images of `more` that are not here.
 
-    labels, out: by the text of a path. ids: what a truth, or a label of `more`, is called here, if not by itself.
+    gone: why images cannot be used any more; they are skipped. labels, out, gone: by the text of a path. ids: what a truth, or
+    a label of `more`, is called here, if not by itself.
     """
-    rows, here = [], {_file(path) for path in manifest.paths}
+    rows, here = [], {_file(path) for path in manifest.paths if str(path) not in gone}
+    skipped = [Skipped(shown(path), why) for path, why in gone.items()]
     for i, path in enumerate(manifest.paths):
-        if str(path) not in out:
+        if str(path) not in out and str(path) not in gone:
             rows.append(_row(manifest, i, labels.get(str(path), manifest.labels[i]), ids))
     if more is None:
-        return assemble(rows)
+        return assemble(rows, skipped)
     for i, path in enumerate(more.paths):
         label = more.labels[i]
         if label is not None or _file(path) not in here:  # without a label it says nothing new
             rows.append(_row(more, i, None if label is None else ids.get(label, label), ids))
-    return assemble(rows, more.skipped)
+    return assemble(rows, [*more.skipped, *skipped])
 
 
 def _file(path: Picture) -> str:

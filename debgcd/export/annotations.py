@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from urllib.parse import quote
 from xml.sax.saxutils import quoteattr
 
 from debgcd import __version__
+from debgcd.data.fingerprints import require_own
 from debgcd.data.image.crop import Box, Crop, Picture
 from debgcd.data.image.decode import Unusable, file_size
 from debgcd.export.items import Item, items, kept, tell_left_out
@@ -19,6 +21,7 @@ from debgcd.system.files import write_json, write_text
 from debgcd.system.progress import progress, say
 
 Size = tuple[int, int]  # width, height
+NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def write_coco(run: Run, out: Path) -> None:
@@ -54,7 +57,8 @@ def write_labelstudio(run: Run, out: Path) -> None:
     """
     found = items(run)
     boxes = any(item.is_crop for item in found)
-    write_json(out, [_boxes_task(*file) for file in _files(found)] if boxes else [_task(item) for item in found])
+    files = list(_files(found))
+    write_json(out, [_boxes_task(*file) if boxes else _task(file[2][0]) for file in files])
     names = [one.name for one in outcome(read_review(run.folder)) if one.merged_into is None]
     write_text(setup_of(out), _setup(names, boxes))
     say("Label Studio must serve local files from / (LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT)")
@@ -67,13 +71,18 @@ def setup_of(out: Path) -> Path:
 
 def _setup(names: list[str], boxes: bool) -> str:
     control, each = ("RectangleLabels", "Label") if boxes else ("Choices", "Choice")
-    choices = "".join(f"    <{each} value={quoteattr(name)}/>\n" for name in names)
+    choices = "".join(f"    <{each} value={quoteattr(_label(name))}/>\n" for name in names)
     image = '  <Image name="image" value="$image"/>\n'
     return f'<View>\n{image}  <{control} name="category" toName="image">\n{choices}  </{control}>\n</View>\n'
 
 
+def _label(name: str) -> str:
+    """A category's name as Label Studio knows it: no XML can hold control characters."""
+    return NO_XML.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), name)
+
+
 def _files(found: list[Item]) -> Iterator[tuple[Path, Size, list[Item]]]:
-    """The files that can still be read, with the sizes of their upright images, and what is in each."""
+    """The files that are still what they were, with the sizes of their upright images, and what is in each."""
     by_path: dict[Path, list[Item]] = {}
     for item in found:
         by_path.setdefault(item.path, []).append(item)
@@ -82,6 +91,7 @@ def _files(found: list[Item]) -> Iterator[tuple[Path, Size, list[Item]]]:
         for done, (path, inside) in enumerate(by_path.items(), 1):
             report(done, len(by_path))
             try:
+                require_own(path, inside[0].sha256)
                 size = file_size(path)
             except Unusable:
                 gone.append(path)
@@ -108,7 +118,7 @@ def _task(item: Item) -> dict[str, Any]:
         "type": "choices",
         "from_name": "category",
         "to_name": "image",
-        "value": {"choices": [item.category.name]},
+        "value": {"choices": [_label(item.category.name)]},
     }
     data: dict[str, Any] = {"image": _address(item.path), "id": item.category.id}
     if item.row is None:
@@ -146,6 +156,6 @@ def _rectangle(item: Item, size: Size) -> dict[str, Any]:
         "to_name": "image",
         "original_width": width,
         "original_height": height,
-        "value": place | {"rotation": 0, "rectanglelabels": [item.category.name]},
+        "value": place | {"rotation": 0, "rectanglelabels": [_label(item.category.name)]},
     }
     return region | ({} if item.confidence is None else {"score": item.confidence})

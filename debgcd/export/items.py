@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from PIL import Image
 
+from debgcd.data.fingerprints import require_own
 from debgcd.data.image.crop import Crop, Picture, number_text
 from debgcd.data.image.decode import Unusable, decode, regular_file
 from debgcd.data.sources import CLUTTER, IMAGE_SUFFIXES
@@ -18,7 +19,7 @@ from debgcd.errors import DataError, UsageError
 from debgcd.review.log import reviewed_predictions
 from debgcd.review.state import ACCEPTED, REJECTED
 from debgcd.run.categories import Category
-from debgcd.run.directory import Run
+from debgcd.run.directory import Run, read_digests
 from debgcd.run.predictions import Prediction
 from debgcd.system.progress import progress, say
 
@@ -26,7 +27,7 @@ UNSAFE = re.compile(r'[\x00-\x1f\x7f<>:"/\\|?*\u2028\u2029]+')  # not allowed on
 RESERVED = {*CLUTTER, "con", "prn", "aux", "nul", *(f"{port}{i}" for port in ("com", "lpt") for i in range(1, 10))}
 LONGEST = 150  # bytes of a name; systems allow 255, and a number may be added
 
-PUT: dict[str, Callable[[str, str], object]] = {"copy": shutil.copyfile, "hard": os.link, "symlink": os.symlink}
+NAMED = 20  # images left out that are named
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Item:
     picture: Picture
     category: Category
     row: Prediction | None  # of predictions.csv; None where the image is labelled
+    sha256: str  # of its file, when the run began
 
     @property
     def path(self) -> Path:
@@ -63,7 +65,7 @@ class Item:
 def items(run: Run) -> list[Item]:
     """The training images of a finished run, the unlabelled ones first, as a reviewer left them."""
     rows, categories = reviewed_predictions(run.folder)
-    manifest = run.manifest
+    manifest, digests = run.manifest, read_digests(run)
     said = {row["path"]: row for row in rows}
     number = {name: i for i, name in enumerate(manifest.classes)}
     free, labelled = [], []
@@ -71,20 +73,21 @@ def items(run: Run) -> list[Item]:
         picture, label = manifest.paths[i], manifest.labels[i]
         if label is None:
             row = said[str(picture)]
-            free.append(Item(picture, categories[row["category"]], row))
+            free.append(Item(picture, categories[row["category"]], row, digests[i]))
         else:
-            labelled.append(Item(picture, categories[number[label]], None))
+            labelled.append(Item(picture, categories[number[label]], None, digests[i]))
     return free + labelled
 
 
 def tell_left_out(gone: Sequence[Picture], there: int) -> None:
-    """Say which images are not in an export, because they vanished or were damaged since the run."""
+    """Say which images are not in an export, because their files vanished or changed since the run."""
     if not gone:
         return
-    more = f" and {len(gone) - 1} more" if len(gone) > 1 else ""
     if not there:
-        raise DataError(f"no image of the run can be read any more: {gone[0]}{more}; put the files back")
-    say(f"left out, because it cannot be read any more: {gone[0]}{more}")
+        raise DataError(f"no image of the run is still what it was, e.g. {gone[0]}; put the files back")
+    more = f" and {len(gone) - NAMED} more" if len(gone) > NAMED else ""
+    names = ", ".join(map(str, gone[:NAMED])) + more
+    say(f"left out, because they cannot be read any more or are not what the run was trained on: {names}")
 
 
 def kept(run: Run) -> list[Item]:
@@ -134,12 +137,8 @@ def put_images(places: Iterable[tuple[Item, Path]], how: str) -> list[Item]:
         for done, (item, place) in enumerate(pairs, 1):
             report(done, len(pairs))
             try:
-                regular_file(item.picture)
                 place.parent.mkdir(parents=True, exist_ok=True)
-                if item.is_crop:
-                    Image.fromarray(decode(item.picture)).save(place)
-                else:
-                    PUT[how](str(item.path), str(place))
+                _put(item, place, how)
             except Unusable:
                 gone.append(item.picture)
                 continue
@@ -152,3 +151,24 @@ def put_images(places: Iterable[tuple[Item, Path]], how: str) -> list[Item]:
             there.append(item)
     tell_left_out(gone, len(there))
     return there
+
+
+def _put(item: Item, place: Path, how: str) -> None:
+    """Unusable, and nothing at its place, where the file is not what the run was trained on."""
+    if item.is_crop or how == "symlink":
+        require_own(item.picture, item.sha256)
+        if item.is_crop:
+            Image.fromarray(decode(item.picture)).save(place)
+        else:
+            os.symlink(os.path.realpath(item.path), place)
+        return
+    regular_file(item.picture)
+    if how == "hard":
+        os.link(os.path.realpath(item.path), place)
+    else:
+        shutil.copyfile(item.path, place)
+    try:
+        require_own(place, item.sha256)  # what is there now: the file may change while it is copied
+    except Unusable:
+        place.unlink(missing_ok=True)
+        raise

@@ -23,7 +23,7 @@ from debgcd.data.loader import from_files
 from debgcd.data.views import CENTRE, PLAIN
 from debgcd.errors import DebgcdError
 from debgcd.novelty.base import DETECTOR
-from debgcd.run.directory import Run
+from debgcd.run.directory import Run, unusable_images
 from debgcd.run.model_folder import Model, load_model
 from debgcd.system.files import write_bytes
 from debgcd.system.machine import optional
@@ -59,7 +59,7 @@ def write_onnx(run: Run, out: Path, cache: Path) -> None:
     model = load_model(run.model, backbone=None, cache=cache, device="cpu")
     model.network.backbone.precision = "fp32"
     whole = Whole(model).eval()
-    pixels = _pixels(run, model)
+    pixels = _pixels(run, model, cache)
     with progress("writing onnx"), tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "model.onnx"
         _convert(whole, pixels, place)
@@ -78,14 +78,15 @@ def sample_of(out: Path) -> Path:
     return out.with_name(f"{out.stem}_predict.py")
 
 
-def _pixels(run: Run, model: Model) -> NDArray[np.uint8]:
+def _pixels(run: Run, model: Model, cache: Path) -> NDArray[np.uint8]:
     """(CHECKED, 3, size, size): centre crops of images of the run, noise where there are not enough."""
     size = model.config.views.crop
     pixels = np.random.default_rng(0).integers(0, 256, (CHECKED, 3, size, size), dtype=np.uint8)
-    images = from_files(run.manifest.training_paths[:CHECKED], model.config.views)
-    for i in range(min(CHECKED, len(run.manifest.training_paths))):
-        view = images[i, CENTRE, (PLAIN,)]
-        if not isinstance(view, str):  # else the file has gone, and noise will do
+    rows = run.manifest.training_rows[:CHECKED]
+    images = from_files([run.manifest.paths[row] for row in rows], model.config.views)
+    for i, why in enumerate(unusable_images(run, rows, cache)):
+        view = why or images[i, CENTRE, (PLAIN,)]
+        if not isinstance(view, str):  # else the file is not what it was, and noise will do
             pixels[i] = view[0].numpy()
     return pixels
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from debgcd import __version__
+from debgcd.data.fingerprints import file_stamp
 from debgcd.data.loader import default_workers, from_files
 from debgcd.data.manifest import Manifest, Skipped
 from debgcd.data.scan import scan
@@ -27,7 +28,7 @@ from debgcd.run import predictions
 from debgcd.run.model_folder import Model, load_model
 from debgcd.run.predictions import Inference, Table, prediction_table
 from debgcd.system import distributed
-from debgcd.system.files import named_errors, read_json, replacing, write_bytes, write_json
+from debgcd.system.files import UNREADABLE, named_errors, read_json, replacing, write_bytes, write_json
 from debgcd.system.progress import Report, progress, say
 from debgcd.tokens.sources import FreshTokens
 
@@ -47,9 +48,11 @@ def open_model(folder: Path, cache: Path, backbone: str | None = None) -> Model:
 
 @dataclass(frozen=True)
 class Part:
-    """What a model says of the next images of a list."""
+    """What a model says of some images of a list."""
 
-    end: int  # how many images of the list are done with this part
+    start: int
+    end: int
+    stamps: str  # of the images' files, before they were read
     tables: list[bytes]  # its rows, one text or file per rank
     rows: int
     skipped: list[Skipped]
@@ -64,42 +67,61 @@ def predict(
     model: Model,
     manifest: Manifest,
     workers: int | None = None,
-    done: int = 0,
+    todo: Sequence[tuple[int, int]] | None = None,
     form: Callable[[Table], bytes] = csv_part,
 ) -> Iterator[Part]:
-    """Categories, confidence and novelty of the images of a list from number `done` on, in parts of bounded size.
+    """Categories, confidence and novelty of the images of a list in parts of bounded size.
 
-    Each rank computes rows of its own, and `form` makes bytes of them; only rank 0 gets those of all.
+    todo: the ranges of images to do, all by default. Each rank computes rows of its own, and `form` makes bytes of them; only
+    rank 0 gets those of all.
     """
-    begun, usable, total = done, 0, len(manifest)
-    several = total - done > UNIT * distributed.count()
+    usable, total = 0, len(manifest)
+    ranges = [(0, total)] if todo is None else [(start, end) for start, end in todo]
+    several = sum(end - start for start, end in ranges) > UNIT * distributed.count()
     with progress("predicting") if several else nullcontext() as report:  # of one part, its own steps are reported
-        while done < total:
-            unit = min(UNIT, -(-(total - done) // distributed.count()))
-            start = min(total, done + distributed.rank() * unit)
-            own = replace(manifest, skipped=()).select(np.arange(start, min(total, start + unit)))
-            own = usable_images(own, workers)
-            tables = distributed.blobs(form(tabulate(model, own, workers)) if len(own) else b"")
-            facts = distributed.all_gather([len(own), [[entry.file, entry.reason] for entry in own.skipped]])
-            rows, skipped = sum(count for count, _ in facts), [Skipped(*entry) for _, some in facts for entry in some]
-            done, usable = min(total, done + distributed.count() * unit), usable + rows
-            if not begun and not usable and done == total:
-                raise _unusable(skipped, total)
-            yield Part(done, tables, rows, skipped)
-            if report is not None:
-                report(done, total)
+        for done, last in ranges:
+            while done < last:
+                unit = min(UNIT, -(-(last - done) // distributed.count()))
+                end = min(last, done + distributed.count() * unit)
+                stamps = stamps_of(manifest, done, end)
+                start = min(last, done + distributed.rank() * unit)
+                own = replace(manifest, skipped=()).select(np.arange(start, min(last, start + unit)))
+                own = usable_images(own, workers)
+                tables = distributed.blobs(form(tabulate(model, own, workers)) if len(own) else b"")
+                facts = distributed.all_gather([len(own), [[entry.file, entry.reason] for entry in own.skipped]])
+                rows = sum(count for count, _ in facts)
+                skipped = [Skipped(*entry) for _, some in facts for entry in some]
+                usable += rows
+                if ranges == [(0, total)] and not usable and end == total:
+                    raise _unusable(skipped, total)
+                yield Part(done, end, stamps, tables, rows, skipped)
+                done = end
+                if report is not None:
+                    report(done, total)
+
+
+def stamps_of(manifest: Manifest, start: int, end: int) -> str:
+    """A hash of the sizes and times of these images' files; another one after a change of any of them."""
+    found = hashlib.sha256()
+    for path in manifest.paths[start:end]:
+        try:
+            found.update(json.dumps(file_stamp(path)).encode())
+        except DataError:
+            found.update(b"gone")
+    return found.hexdigest()
 
 
 class Parts:
-    """The table in `out`, CSV or Parquet, written part by part: a command that was stopped continues with the next part.
+    """The table in `out`, CSV or Parquet, written part by part: a command that was stopped continues with what is missing.
 
-    .OUT.partial/{state.json, 000000008192-0, ...} lie beside OUT. Each part is whole; the state lists those that exist.
-    form: makes a part's bytes.
+    .OUT.partial/{state.json, 000000008192-0, ...} lie beside OUT. The state lists the parts, the hashes of their files and those
+    of their images' sizes and times; what does not agree with it any more is computed again. form: makes a part's bytes.
     """
 
     def __init__(self, out: Path, model: Model, manifest: Manifest):
         self._out = Path(os.path.realpath(out))
         self._folder = self._out.with_name(f".{self._out.name}.partial")
+        self._manifest = manifest
         parquet = predictions.is_parquet(out)
         if parquet:
             predictions.pyarrow()  # refused now rather than after the first part
@@ -109,46 +131,73 @@ class Parts:
         said = [category.to_json() for category in model.categories]  # a review may have changed names
         self._facts = {"debgcd": __version__, "model": model.sha256, "images": names, "parquet": parquet}
         self._facts["categories"] = hashlib.sha256(json.dumps(said).encode()).hexdigest()
-        self._done, self._rows = 0, 0
-        self._parts: list[str] = []
+        self._parts: list[KeptPart] = []
 
-    def begin(self) -> int:
-        """How many images an earlier command has done."""
+    def begin(self) -> list[tuple[int, int]]:
+        """The ranges of images that are still to be done."""
         try:
             state = read_json(self._folder / STATE)
-            if state["facts"] == self._facts:
-                self._done, self._rows, self._parts = int(state["done"]), int(state["rows"]), list(state["parts"])
-        except (OSError, ValueError, KeyError, TypeError):
-            pass
-        if self._done:
-            say(f"{self._done} images are done already: going on")
-            return self._done
-        with named_errors(self._folder):
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._out.parent.mkdir(parents=True, exist_ok=True)
-        return 0
+            kept = [KeptPart(**part) for part in state["parts"]] if state["facts"] == self._facts else []
+        except UNREADABLE:
+            kept = []
+        self._parts = [part for part in kept if self._is_whole(part) and self._is_current(part)]
+        done = sum(part.end - part.start for part in self._parts)
+        if len(self._parts) < len(kept):
+            say("some of the images, or what was computed for them, have changed since: these are done again")
+        if done:
+            say(f"{done} images are done already: going on")
+        else:
+            with named_errors(self._folder):
+                shutil.rmtree(self._folder, ignore_errors=True)
+                self._out.parent.mkdir(parents=True, exist_ok=True)
+        edges = [0, *(edge for part in self._parts for edge in (part.start, part.end)), len(self._manifest)]
+        return [(start, end) for start, end in zip(edges[::2], edges[1::2], strict=True) if start < end]
 
     def add(self, part: Part) -> None:
-        """Keep a part; the state is written last, so that all that it counts is there."""
+        """Keep a part; the state is written last, so that all that it lists is there."""
         self._folder.mkdir(exist_ok=True)
-        for i, content in enumerate(part.tables):
-            if content:
-                self._parts.append(f"{part.end:012d}-{i}")
-                write_bytes(self._folder / self._parts[-1], content)
-        write_json(self._folder / f"{part.end:012d}.skipped.json", [asdict(entry) for entry in part.skipped])
-        self._done, self._rows = part.end, self._rows + part.rows
-        state = {"facts": self._facts, "done": self._done, "rows": self._rows, "parts": self._parts}
-        write_json(self._folder / STATE, state)
+        files = {f"{part.end:012d}-{i}": content for i, content in enumerate(part.tables) if content}
+        skipped = json.dumps([asdict(entry) for entry in part.skipped]).encode()
+        files[f"{part.end:012d}.skipped.json"] = skipped
+        for name, content in files.items():
+            write_bytes(self._folder / name, content)
+        hashes = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+        self._parts.append(KeptPart(part.start, part.end, part.rows, part.stamps, hashes))
+        self._parts.sort(key=lambda kept: kept.start)
+        write_json(self._folder / STATE, {"facts": self._facts, "parts": [asdict(kept) for kept in self._parts]})
 
     def finish(self) -> tuple[int, list[Skipped]]:
         """Join the parts; returns how many rows there are, and what was skipped."""
-        skipped = [
-            Skipped(**entry) for path in sorted(self._folder.glob("*.skipped.json")) for entry in read_json(path)
-        ]
+        damaged = [part for part in self._parts if not self._is_whole(part)]
+        if damaged:
+            raise DataError(f"{self._folder} was changed while it was in use; repeat the command")
+        names = [name for part in self._parts for name in part.files]
+        lists = [read_json(self._folder / name) for name in names if name.endswith(".json")]
         with replacing(self._out) as file:
-            self._join((self._folder / name for name in self._parts), file)
+            self._join((self._folder / name for name in names if not name.endswith(".json")), file)
         shutil.rmtree(self._folder, ignore_errors=True)
-        return self._rows, skipped
+        return sum(part.rows for part in self._parts), [Skipped(**entry) for found in lists for entry in found]
+
+    def _is_whole(self, part: KeptPart) -> bool:
+        try:
+            found = {name: hashlib.sha256((self._folder / name).read_bytes()).hexdigest() for name in part.files}
+        except OSError:
+            return False
+        return found == part.files
+
+    def _is_current(self, part: KeptPart) -> bool:
+        return stamps_of(self._manifest, part.start, part.end) == part.stamps
+
+
+@dataclass(frozen=True)
+class KeptPart:
+    """A part on disk, as state.json lists it."""
+
+    start: int
+    end: int
+    rows: int
+    stamps: str
+    files: dict[str, str]  # sha256 by name
 
 
 def _unusable(skipped: Sequence[Skipped], total: int) -> DataError:
@@ -165,12 +214,8 @@ def tabulate(model: Model, usable: Manifest, workers: int | None = None) -> Tabl
 def ask(model: Model, usable: Manifest, workers: int | None = None) -> Inference:
     """What the model says of images that are known to be usable."""
     with progress("predicting") as report:
-        return infer(
-            model.network,
-            model.method,
-            _tokens(model, usable, workers, report),
-            heads=(*model.method.final_answers, DETECTOR),
-        )
+        heads = (*model.method.final_answers, DETECTOR)
+        return infer(model.network, model.method, _tokens(model, usable, workers, report), heads)
 
 
 def ask_all(model: Model, usable: Manifest, workers: int | None = None) -> NDArray[np.float32]:

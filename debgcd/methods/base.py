@@ -181,7 +181,7 @@ class Method:
 
     @property
     def final_answers(self) -> tuple[str, ...]:
-        """The heads that give the category after `finalise`: `answers`, unless the answer is settled."""
+        """The heads that give an image's category after `finalise`: `answers`, unless the answer is settled."""
         return self.answers
 
     # The parts of the network and of training.

@@ -25,7 +25,7 @@ from debgcd.model.heads import classifiers
 from debgcd.report.trust import Evidence, Floats, Ids, category_means, rows_per_category, trust
 from debgcd.review.log import reviewed_predictions
 from debgcd.run.categories import Category, merged_numbers
-from debgcd.run.directory import Run
+from debgcd.run.directory import Run, unusable_images
 from debgcd.run.predictions import TOP, Prediction
 from debgcd.system.progress import progress
 from debgcd.tokens.sources import centre_batches
@@ -96,7 +96,7 @@ def look(run: Run, cache: Path) -> Look:
     rows = {i: by_path[str(paths[i])] for i in np.flatnonzero(label < 0).tolist()}
     category = label.copy()
     category[list(rows)] = [row["category"] for row in rows.values()]
-    there, (feature, others, other_view) = of_readable(run, lambda there: _ask(run, there, cache))
+    there, (feature, others, other_view) = of_readable(run, cache, lambda there: _ask(run, there, cache))
     doubts = _doubts(run, there, cache)
     k, free = len(categories), label[there] < 0
     means = category_means(feature.numpy(), category[there], k)
@@ -121,13 +121,13 @@ def _living(every: list[Category]) -> tuple[list[Category], Ids]:
     return renumbered, np.array([number[successor] for successor in merged_numbers(every)])
 
 
-def of_readable(run: Run, ask: Callable[[Ids], Answer]) -> tuple[Ids, Answer]:
-    """The numbers of the training images that can be read, and the result of `ask` for them."""
+def of_readable(run: Run, cache: Path, ask: Callable[[Ids], Answer]) -> tuple[Ids, Answer]:
+    """The numbers of the training images that are still what they were, and the result of `ask` for them."""
     paths = run.manifest.training_paths
-    there = np.flatnonzero([os.path.isfile(path) for path in paths])
+    there = np.flatnonzero([not why for why in unusable_images(run, run.manifest.training_rows, cache)])
     try:
         return there, ask(there)
-    except DataError:  # an image was damaged since the run; which one, only a look at each can tell
+    except DataError:  # an image cannot be decoded here; which one, only a look at each can tell
         usable = set(scan(run.manifest.select(run.manifest.training_rows[there])).paths)
         there = np.flatnonzero([path in usable for path in paths])
         return there, ask(there)

@@ -22,7 +22,7 @@ from debgcd.report.look import Look, look
 from debgcd.report.plots import draw, image_file
 from debgcd.report.thumbnails import fingerprints, thumbnails
 from debgcd.report.trust import order_of_interest
-from debgcd.run.directory import Run
+from debgcd.run.directory import Run, unusable_images
 from debgcd.system.files import csv_field, readable, write_text
 from debgcd.system.progress import progress
 from debgcd.train.finish import read_evaluation, read_health
@@ -78,8 +78,10 @@ def page_data(look: Look, cache: Path) -> dict[str, Any]:
     chosen = _chosen(look, described)
     number = {image: i for i, image in enumerate(chosen)}
     paths = [look.paths[image] for image in chosen]
+    reasons = unusable_images(look.run, look.run.manifest.training_rows[chosen], cache)
     with progress("thumbnails") as report:
-        pictures = thumbnails(paths, cache, report)
+        made = iter(thumbnails([path for path, why in zip(paths, reasons, strict=True) if not why], cache, report))
+    pictures = [why or next(made) for why in reasons]
     labelled = look.label[chosen] >= 0
     place, how = _places(look, chosen)
     rows = [look.rows.get(image, {}) for image in chosen]
@@ -202,6 +204,8 @@ def _cards(look: Look) -> list[tuple[str, object, str]]:
 def _warnings(look: Look, data: dict[str, Any]) -> list[str]:
     found = []
     health = read_health(look.run)
+    if health is not None:
+        found += [f"{warning[0].upper()}{warning[1:]}." for warning in health.get("labels", [])]
     if health is not None and health["problem"]:
         kept = health["kept_step"]
         back = "" if kept is None else f" The model is that of step {kept}, the best seen."
@@ -213,7 +217,9 @@ def _warnings(look: Look, data: dict[str, Any]) -> list[str]:
         )
     gone = sum(bool(reason) for reason in data["images"]["reason"])
     if gone:
-        found.append(f"{gone} images cannot be read any more; they are grey here and were left out of trust and map.")
+        found.append(
+            f"{gone} images cannot be read any more or are not what they were; they are grey here and were left out of trust and map."
+        )
     return found
 
 

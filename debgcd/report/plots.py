@@ -210,9 +210,8 @@ def novelty(figure: Figure, runs: Sequence[Run], cache: Path) -> None:
             continue
         setup = open_setup(run, run.manifest, cache)
         source = fresh_tokens(run.config, manifest, setup.network.backbone, manifest.test_rows)
-        found = infer(
-            setup.network, setup.method, source.centre(np.arange(len(truth))), (*setup.method.final_answers, DETECTOR)
-        )
+        heads = (*setup.method.final_answers, DETECTOR)
+        found = infer(setup.network, setup.method, source.centre(np.arange(len(truth))), heads)
         assert found.novelty is not None
         _two(axes[1], found.novelty[truth >= 0], (truth >= known)[truth >= 0], f"{title_of(run)}, test")
 

@@ -22,6 +22,7 @@ from debgcd.system.machine import cores
 from debgcd.system.progress import Report
 
 SIDE, QUALITY = 80, 55  # pixels; of WebP. About 1.5 kB per photograph
+NAME = f"thumbnails-{{}}-{QUALITY}.sqlite"  # by their side
 CHUNK = 256  # images between two writes to the cache
 PRINT = 8  # side of a fingerprint
 
@@ -99,7 +100,7 @@ def open_cache(cache: Path, size: int) -> sqlite3.Connection:
     create = "CREATE TABLE IF NOT EXISTS thumbnails (path BLOB PRIMARY KEY, stamp TEXT, webp BLOB) WITHOUT ROWID"
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        table = sqlite3.connect(cache / f"thumbnails-{size}-{QUALITY}.sqlite", timeout=60, check_same_thread=False)
+        table = sqlite3.connect(cache / NAME.format(size), timeout=60, check_same_thread=False)
         table.execute(create)
     except (sqlite3.Error, OSError):
         table = sqlite3.connect(":memory:", check_same_thread=False)

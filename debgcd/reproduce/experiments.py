@@ -84,7 +84,7 @@ class Experiment:
     calibrate: bool = False  # also show the test split, and select a row by its accuracy on known classes
     figures: dict[str, list[str]] = field(default_factory=dict)  # figure -> rows whose runs it shows, per data set
     estimated_k: bool = False  # use the paper's estimate of K; where it has none, estimate K here
-    paper_detector: bool = False  # at small scale too, the detector is that of the preset paper
+    paper_detector: bool = False  # at small scale too, detector and answer are those of the preset paper
 
     @property
     def title(self) -> str:

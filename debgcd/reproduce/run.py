@@ -176,8 +176,9 @@ def rows(wish: Wish, name: str) -> dict[str, Config]:
         config = replace(config, run=replace(config.run, cache=str(wish.cache.absolute())))
         changes = []
         if wish.scale == "small" and wish.experiment.paper_detector:
-            detector = {"detector": configuration.to_dict(configuration.compose("paper"))["detector"]}
-            changes.append((configuration.fitted(config, detector, "preset paper"), "preset paper"))
+            paper = configuration.to_dict(configuration.compose("paper"))
+            values_of_paper = {"answer": paper["answer"], "detector": paper["detector"]}
+            changes.append((configuration.fitted(config, values_of_paper, "preset paper"), "preset paper"))
         changes += [(configuration.fitted(config, settings, "--set"), "--set") for settings in wish.settings]
         changes.append((values, f"{wish.experiment.name}, row {row}"))
         if wish.scale == "small" and wish.experiment.estimated_k:  # one trunk for all rows: they share an estimate

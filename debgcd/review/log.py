@@ -1,7 +1,8 @@
 """What a reviewer made of a run: the log `decisions.jsonl` on disk.
 
-A line is one act. The log only grows: undo and redo are acts too. A line is flushed to disk before the act counts. What it
-says of the model's categories is carried in model/categories.json, because a model is used without its run, too.
+A line is one act. The log only grows: undo and redo are acts too. A line is flushed to disk before the act counts; then it is
+saved, whatever else fails. What it says of the model's categories is carried in model/categories.json, because a model is used
+without its run, too; where that cannot be written now, the next act or the next command that reads the run does it.
 """
 
 from __future__ import annotations
@@ -122,6 +123,7 @@ class Log:
         self.run = run
         self._stack = ExitStack()
         self._said: list[Category] = []  # what categories.json says already
+        self.behind = ""  # why categories.json does not say what the log does; empty where it does
 
     def __enter__(self) -> Log:
         with ExitStack() as stack:
@@ -131,6 +133,7 @@ class Log:
             predicted, categories, adopted = read_base(self.run)
             there = (self.run / LOG).exists()
             lines, self._end = read_log(self.run / LOG)
+            self._digest = hashlib.sha256(b"")
             self.review = replay(predicted, categories, lines)
             with named_errors(self.run / LOG):
                 self._file = stack.enter_context(open(self.run / LOG, "a+b", buffering=0))
@@ -138,9 +141,12 @@ class Log:
                 self._file.seek(max(0, self._end - 1))
                 if self._file.read(1) not in (b"", b"\n"):  # edited by hand
                     self._end += self._file.write(b"\n") or 0
+                self._file.seek(0)
+                self._digest.update(self._file.read())
                 _flush_folder(self.run)
-            for line in [] if there else adopted:
-                self._append(line)
+            if not there:
+                self._append(adopted)
+                self.review.extend(adopted)
             self._carry()
             self._stack = stack.pop_all()
         return self
@@ -152,7 +158,9 @@ class Log:
         """Save an act and change the state; returns its line. A UsageError, and nothing saved, if it does not apply."""
         stamp = {"at": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}", "id": uuid.uuid4().hex[:12]}
         line = self.review.completed({**values, **stamp})
-        self._append(line)
+        change = self.review.check(line)
+        self._append([line])
+        self.review.take(line, change)
         self._carry()
         return line
 
@@ -177,19 +185,24 @@ class Log:
         """Append the lines of another log that this one does not have; returns them. See `Review.problems`."""
         if not other.is_file():
             raise UsageError(f"there is no log {other}")
-        added = [line for line in read_log(other)[0] if self._append(line, checked=False)]
+        lines = {line["id"]: line for line in reversed(read_log(other)[0]) if line["id"] not in self.review}
+        added = list(reversed(lines.values()))  # of two with one id the first counts
+        self._append(added)
+        self.review.extend(added)
         self._carry()
         return added
 
-    def _append(self, line: Line, checked: bool = True) -> bool:
-        if line["id"] in self.review:
-            return False
-        change = self.review.check(line) if checked else None
+    def _append(self, lines: Sequence[Line]) -> None:
+        """Write lines and flush them to disk: all or none."""
+        if not lines:
+            return
         self._require_own()
         try:
-            content = (json.dumps(line, sort_keys=True, ensure_ascii=False) + "\n").encode("utf-8")
+            content = b"".join(
+                (json.dumps(line, sort_keys=True, ensure_ascii=False) + "\n").encode("utf-8") for line in lines
+            )
         except UnicodeEncodeError as error:
-            raise UsageError(f"{line.get('act')}: its text is not valid Unicode") from error
+            raise UsageError(f"{lines[0].get('act')}: its text is not valid Unicode") from error
         with named_errors(self.run / LOG, len(content)):
             try:
                 rest = memoryview(content)
@@ -201,24 +214,31 @@ class Log:
                     self._file.truncate(self._end)  # half an act would be in the way of the next
                 raise
         self._end += len(content)
-        self.review.take(line, change)
-        return True
+        self._digest.update(content)
 
     def _require_own(self) -> None:
         """Refuse to write where somebody has edited or replaced the file since it was read."""
-        here = os.fstat(self._file.fileno())
         try:
-            there = os.stat(self.run / LOG)
+            with open(self.run / LOG, "rb") as file:
+                same = os.path.samestat(os.fstat(self._file.fileno()), os.fstat(file.fileno()))
+                same = same and hashlib.file_digest(file, "sha256").digest() == self._digest.digest()
         except FileNotFoundError:
-            there = None
-        if there is None or not os.path.samestat(here, there) or there.st_size != self._end:
+            same = False
+        if not same:
             raise UsageError(f"{self.run / LOG} was changed by another program; open the review again")
 
     def _carry(self) -> None:
         said = outcome(self.review)
-        if said != self._said:
+        if said == self._said:
+            return
+        try:
             _write_outcome(self.run, self.review)
-            self._said = said
+        except (OSError, ValueError) as error:  # the act is saved all the same
+            self.behind = (
+                f"{LOG} has every act, but model/categories.json is behind ({error}); the next act brings it up"
+            )
+            return
+        self._said, self.behind = said, ""
 
 
 def outcome(review: Review) -> list[Category]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,7 +18,10 @@ from debgcd.run.categories import Category
 
 OPEN, ACCEPTED, REJECTED = "open", "accepted", "rejected"
 STATUS = {"accept": ACCEPTED, "reject": REJECTED, "reopen": OPEN}
-NEW = re.compile(r"new-\d{2,9}")  # what an id of a discovered category looks like
+NEW = re.compile(r"new-[0-9]{2,9}")  # what an id of a discovered category looks like
+LOOKS_NEW = re.compile(r"new-\d+")  # and what could be taken for one, in whatever script
+AHEAD = 10_000  # how far above the largest id a new one may be
+MOST_PARTS = 100  # of a split
 NAME_LENGTH = 200  # characters of a name, at most
 Line = dict[str, Any]  # an act: act, at, id, and what it is about
 Paths = Callable[[Line], list[str]]  # the paths of the images that a request of the page numbers
@@ -62,7 +65,9 @@ class State:
         self.category = dict(predicted)
         self.mark: dict[str, str] = {}
         self.categories: dict[str, ReviewedCategory] = {}
-        self.owner: dict[str, str] = {}  # the act that a category began with: its id keeps its meaning, also undone
+        # the act that a category began with: its id keeps its meaning, also undone; "": no act may have it
+        self.owner: dict[str, str] = {}
+        self.largest = max((_number(one.id) for one in categories), default=0)
         count = Counter(predicted.values())
         for one in categories:
             images = count.pop(one.id, 0)
@@ -94,11 +99,19 @@ class State:
             successor = self.categories[successor.merged_into]
         return successor
 
-    def next_id(self, after: Iterable[str] = ()) -> str:
-        """An id that no act, undone or not, ever gave to a category; `after`: ids that are about to be given."""
-        used = [id for id in (*self.categories, *self.owner, *after) if NEW.fullmatch(id)]
-        width = max((len(id) - 4 for id in used), default=2)
-        return f"new-{max((int(id[4:]) for id in used), default=0) + 1:0{width}d}"
+    def next_id(self, further: int = 0) -> str:
+        """An id that no act, undone or not, ever gave to a category; `further`: how many after the first such one."""
+        number = self.largest + 1 + further
+        width = max((len(id) - 4 for id in self.categories if _number(id)), default=2)
+        return f"new-{number:0{width}d}"
+
+    def own(self, id: str, act: str) -> None:
+        """Note that an act would begin a category with this id."""
+        number = _number(id)
+        if id not in self.categories and id not in self.owner:
+            near = number <= self.largest + AHEAD
+            self.owner[id] = act if near else ""
+            self.largest = max(self.largest, number) if near else self.largest
 
     def swap(self, change: Change) -> Change:
         """Make a change; returns the one that takes it back."""
@@ -147,7 +160,7 @@ class State:
                 raise UsageError(
                     f"{other.id} is called {name!r} already; to make both one, merge {one.id} into {other.id}"
                 )
-        if NEW.fullmatch(name) and name != one.id:
+        if LOOKS_NEW.fullmatch(name) and name != one.id:
             raise UsageError(f"{name!r} looks like an id, which never changes its meaning; choose another name")
         change.categories[one.id] = replace(one, name=name or one.id, status=status)
 
@@ -182,6 +195,7 @@ class State:
         one, parts = self._target(line.get("category")), line.get("parts")
         if not isinstance(parts, dict) or not parts:
             raise UsageError("split: parts must have the images of each part by its id")
+        _require_few(parts)
         for id, images in parts.items():
             change.categories[id] = self._new(id, line)
             for image in self._images({"act": "split", "images": images}):
@@ -235,7 +249,14 @@ class State:
             raise UsageError(f"a new category needs an id such as {self.next_id()}, not {id!r:.80}")
         if id in self.categories or self.owner.get(id, line.get("id")) != line.get("id"):
             raise UsageError(f"{id} is or was another category; take {self.next_id()}")
+        if id not in self.owner and _number(id) > self.largest + AHEAD:
+            raise UsageError(f"{id} is more than {AHEAD:,} above the largest id; take {self.next_id()}")
         return ReviewedCategory(id, id, known=False)
+
+
+def _require_few(parts: Sized) -> None:
+    if len(parts) > MOST_PARTS:
+        raise UsageError(f"split: a category can be split into {MOST_PARTS} parts at once, not {len(parts)}")
 
 
 def _copied(*keys: str) -> Callable[[State, Line, Paths], list[Line]]:
@@ -250,10 +271,10 @@ def _move_lines(state: State, asked: Line, paths: Paths) -> list[Line]:
 
 
 def _split_lines(state: State, asked: Line, paths: Paths) -> list[Line]:
-    parts: Line = {}
     given = asked.get("parts")
-    for images in given if isinstance(given, list) else ():
-        parts[state.next_id(after=parts)] = paths({"images": images})
+    lists = given if isinstance(given, list) else []
+    _require_few(lists)
+    parts = {state.next_id(further): paths({"images": images}) for further, images in enumerate(lists)}
     return [{"act": "split", "category": asked.get("category"), "parts": parts}]
 
 
@@ -324,7 +345,7 @@ class Review(State):
         # the acts that count, and what takes each back; None: it does not apply
         self._done: list[tuple[str, Change | None]] = []
         self._undone: set[str] = set()
-        self._redo: list[str] = []  # undone since the last other act
+        self._redo: dict[str, None] = {}  # undone since the last other act, in this order
 
     def __contains__(self, id: str) -> bool:
         """Whether a line with this id was taken."""
@@ -340,7 +361,7 @@ class Review(State):
     @property
     def can_redo(self) -> str | None:
         """The act that redo would bring back."""
-        return self._redo[-1] if self._redo else None
+        return next(reversed(self._redo), None)
 
     def check(self, line: Line) -> Change | None:
         """What an act would change, None for undo and redo; a UsageError if it does not apply to the present state."""
@@ -358,24 +379,45 @@ class Review(State):
 
         change: what `check` said.
         """
+        if not self._note(line):
+            return False
+        if line.get("act") not in TURNS:
+            self._do(line["id"], change)
+        elif line["id"] not in self.problems:
+            self._turn(line["act"], line["of"])
+        return True
+
+    def extend(self, lines: Iterable[Line]) -> None:
+        """The next lines of the log, as `take` one by one; the state is computed once, at the end."""
+        for line in lines:
+            self._note(line)
+        self._replay()
+
+    def _note(self, line: Line) -> bool:
+        """Remember a line and which acts count after it, without a change of the state; False if it was seen before."""
         id, kind = line["id"], line.get("act")
         if id in self._seen:
             return False
         self._seen.add(id)
         self.version += 1
-        if kind in TURNS:
-            try:
-                self._turn(kind, self._turned(line))
-            except UsageError as error:
-                self.problems[id] = str(error)
+        if kind not in TURNS:
+            self._acts[id] = line
+            self._place[id] = len(self._place)
+            self._redo.clear()
+            for begun in _begun(line):
+                self.own(begun, id)
             return True
-        self._acts[id] = line
-        self._place[id] = len(self._place)
-        self._redo.clear()
-        for begun in _begun(line):
-            if begun not in self.categories:
-                self.owner.setdefault(begun, id)
-        self._do(id, change)
+        try:
+            of = self._turned(line)
+        except UsageError as error:
+            self.problems[id] = str(error)
+            return True
+        if kind == "undo":
+            self._undone.add(of)
+            self._redo[of] = None
+        else:
+            self._undone.remove(of)
+            self._redo.pop(of, None)
         return True
 
     def _do(self, id: str, change: Change | None = None) -> None:
@@ -395,20 +437,18 @@ class Review(State):
         return of
 
     def _turn(self, kind: str, of: str) -> None:
+        """Change the state after an undo or redo was noted."""
         last, back = self._done[-1] if self._done else ("", None)
-        if kind == "undo":
-            self._undone.add(of)
-            self._redo.append(of)
-            if last == of and back is not None:  # the usual case; any other is a replay
-                self.swap(back)
-                self._done.pop()
-                return
+        if kind == "undo" and last == of and back is not None:  # the usual case; any other is a replay
+            self.swap(back)
+            self._done.pop()
+        elif kind == "redo" and (not self._done or self._place[last] < self._place[of]):
+            self._do(of)
         else:
-            self._undone.remove(of)
-            self._redo = [id for id in self._redo if id != of]
-            if not self._done or self._place[last] < self._place[of]:
-                self._do(of)
-                return
+            self._replay()
+
+    def _replay(self) -> None:
+        """All acts that count, from the beginning."""
         for _, back in reversed(self._done):
             if back is not None:
                 self.swap(back)
@@ -429,6 +469,10 @@ def _begun(line: Line) -> list[str]:
 def replay(predicted: Mapping[str, str], categories: Sequence[Category], lines: Iterable[Line]) -> Review:
     """The state after these lines; predicted: as for `Review`."""
     review = Review(predicted, categories)
-    for line in lines:
-        review.take(line)
+    review.extend(lines)
     return review
+
+
+def _number(id: str) -> int:
+    """The number of an id such as new-07; 0 for any other text."""
+    return int(id[4:]) if NEW.fullmatch(id) else 0

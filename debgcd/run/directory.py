@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 
 from debgcd import config as configuration
 from debgcd.config.schema import Config
-from debgcd.data.fingerprints import Contents
+from debgcd.data.fingerprints import Contents, unusable_now
 from debgcd.data.image.crop import Picture
 from debgcd.data.manifest import Manifest, write_manifest, write_skipped
 from debgcd.data.sources import read_manifest
@@ -200,8 +200,15 @@ def finished_run(folder: Path) -> Run:
 
 
 def require_same_images(run: Run, contents: Contents) -> None:
-    """Refuse a run if the content of its images has changed since it began; their times may have."""
-    contents.require_same(read_digests(run), run.folder / IMAGES)
+    """Refuse images of a run if their content has changed since it began; their times may have."""
+    digests = dict(zip(map(str, run.manifest.paths), read_digests(run), strict=True))
+    contents.require_same([digests[str(path)] for path in contents.paths], run.folder / IMAGES)
+
+
+def unusable_images(run: Run, rows: Iterable[int], cache: Path) -> list[str]:
+    """For each of these rows of the manifest why its image cannot be used any more; empty if it is what it was."""
+    digests, rows = read_digests(run), list(rows)
+    return unusable_now([run.manifest.paths[row] for row in rows], [digests[row] for row in rows], cache)
 
 
 def read_digests(run: Run) -> list[str]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import errno
+import hashlib
 import io
 import json
 import os
 import re
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,6 +24,7 @@ FORMULA = re.compile(r"'*[=+\-@\t\r]")  # after quotes, so that a text that begi
 SPECIAL = re.compile(r'[,"\r\n]')
 NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?")
 MAX_JSON = 16_000_000  # bytes: parsed, a text can take twenty times its size
+SEAL = 32  # bytes of a sha256
 MAX_DEPTH = 20  # levels of nesting; code that walks through the values recurses as deep
 
 
@@ -56,6 +59,20 @@ def write_bytes(path: Path, content: bytes) -> None:
     """Replace a file's content atomically, as `write_text` does."""
     with replacing(path, len(content)) as file:
         file.write(content)
+
+
+def write_sealed(path: Path, content: bytes) -> None:
+    """Replace a file's content atomically; before it comes its sha256, by which `read_sealed` knows it."""
+    write_bytes(path, hashlib.sha256(content).digest() + content)
+
+
+def read_sealed(path: Path) -> bytes:
+    """What `write_sealed` wrote; a ValueError if the file holds something else."""
+    whole = path.read_bytes()
+    digest, content = whole[:SEAL], whole[SEAL:]
+    if hashlib.sha256(content).digest() != digest:
+        raise ValueError(f"{path} is damaged")
+    return content
 
 
 @contextmanager
@@ -222,6 +239,36 @@ def turn(folder: Path, key: str | None, on_wait: Callable[[bool], None]) -> Iter
 
     All keys share one lock file and lock one byte each, so lock files do not pile up.
     """
+    place = os.path.realpath(folder), key
+    with _alone(place, on_wait), _turn_of_process(folder, key, on_wait):
+        yield
+
+
+_held: set[tuple[str, str | None]] = set()  # by threads of this process
+_changing = threading.Lock()
+
+
+@contextmanager
+def _alone(place: tuple[str, str | None], on_wait: Callable[[bool], None]) -> Iterator[None]:
+    """One thread at a time: the system's locks are of a process, and the first to close the lock file would end them all."""
+    first = True
+    while True:
+        with _changing:
+            if place not in _held:
+                _held.add(place)
+                break
+        on_wait(first)
+        first = False
+        time.sleep(0.05)
+    try:
+        yield
+    finally:
+        with _changing:
+            _held.discard(place)
+
+
+@contextmanager
+def _turn_of_process(folder: Path, key: str | None, on_wait: Callable[[bool], None]) -> Iterator[None]:
     try:
         import fcntl
     except ImportError:  # this system has no such locks

@@ -23,11 +23,11 @@ from debgcd.data.loader import Images, Item, from_files, in_thread, load_batches
 from debgcd.data.sampler import Draws, uniform
 from debgcd.data.views import CENTRE, PLAIN, TWO_PLAIN, CropParams, Kinds, random_crops
 from debgcd.model.backbone import Backbone
-from debgcd.system import distributed
+from debgcd.system.progress import Report, say
 from debgcd.system.store import Recipe, Store, exists, missing_bytes, open_store
 from debgcd.tokens.sources import centre_batches
 
-FORMAT = 3  # raise it when the meaning of a bank's bytes changes
+FORMAT = 4  # raise it when the meaning of a bank's bytes changes
 FOLDER = "banks"
 BUILD_BATCH = 16  # images whose views go through the trunk together
 # Largest difference between stored and recomputed tokens, relative to their norm. A trunk in bfloat16 is well below it, another
@@ -35,11 +35,45 @@ BUILD_BATCH = 16  # images whose views go through the trunk together
 TOLERANCE = 0.05
 
 
+class Bank:
+    """The stored views of N images. One that cannot be read, or is not what was stored, is computed again."""
+
+    def __init__(self, store: Store, shape: Sequence[int], again: Callable[[int], dict[int, NDArray[np.int16]]]):
+        """shape: (N, views, ...). again: computes all views of this image and of those that were stored along with it."""
+        self._store, self._again = store, again
+        self.shape = tuple(shape)
+        self._mended: dict[int, NDArray[np.int16]] = {}  # by image, what the store does not take back
+        self._said = False
+
+    def __getitem__(self, at: tuple[NDArray[np.int64], NDArray[np.int64] | int]) -> NDArray[np.int16]:
+        """The bfloat16 bits of one view of each of these images: (n, ...)."""
+        images, views = np.broadcast_arrays(*at)
+        found = np.empty((images.size, *self.shape[2:]), np.int16)
+        for row, image, view in zip(found, images.flat, views.flat, strict=True):
+            row[...] = self._view(int(image), int(view) % self.shape[1])
+        return found.reshape(*images.shape, *self.shape[2:])
+
+    def _view(self, image: int, view: int) -> NDArray[np.int16]:
+        stored = None if image in self._mended else self._store.read(image, view)
+        if stored is not None:
+            return stored.view(np.int16).reshape(self.shape[2:])
+        return self._mended[image][view] if image in self._mended else self._mend(image)[view]
+
+    def _mend(self, image: int) -> NDArray[np.int16]:
+        """All views of an image, computed again along with those that were stored together with it."""
+        if not self._said:
+            say(f"view bank: {self._store.folder} has damaged views; computing those again", every_rank=True)
+            self._said = True
+        records = self._again(image)
+        self._mended |= {number: views for number, views in records.items() if not self._store.restore(number, views)}
+        return records[image]
+
+
 class BankTokens:
     """Tokens from a bank; a draw picks a stored view of each of `kinds` as a function of (seed, draw)."""
 
-    def __init__(self, array: NDArray[np.int16], seed: int, device: torch.device, kinds: Kinds = TWO_PLAIN):
-        self._array = array  # from `open_bank`
+    def __init__(self, bank: Bank, seed: int, device: torch.device, kinds: Kinds = TWO_PLAIN):
+        self._bank = bank
         self._seed, self._device, self._kinds = seed, device, kinds
 
     def random(self, draws: Iterable[Draws]) -> Iterator[Tensor]:
@@ -47,7 +81,7 @@ class BankTokens:
 
     def _random(self, draws: Iterable[Draws]) -> Iterator[Tensor]:
         stored = stored_kinds(self._kinds)
-        views = (self._array.shape[1] - 1) // len(stored)
+        views = (self._bank.shape[1] - 1) // len(stored)
         first_of_kind = [stored.index(kind) * views for kind in self._kinds]
         for batch in draws:
             picked = pick_views(self._seed, batch.draw, self._kinds, views)
@@ -60,7 +94,7 @@ class BankTokens:
 
     def _read(self, images: NDArray[np.int64], column: NDArray[np.int64] | int) -> Tensor:
         """The tokens of one stored view per image: (B, ...) float32 on the device."""
-        bits = torch.from_numpy(self._array[images, column])
+        bits = torch.from_numpy(self._bank[images, column])
         if self._device.type == "cuda":
             bits = bits.pin_memory()
         return bits.view(torch.bfloat16).to(self._device, non_blocking=True).float()
@@ -114,15 +148,21 @@ def open_bank(
     views: ViewsConfig,
     cache: Path,
     workers: int,
-    on_progress: Callable[[int, int], None],
+    on_progress: Report,
     kinds: Kinds = TWO_PLAIN,
-) -> NDArray[np.int16]:
-    """The bank of these images, computed if the cache does not hold it: (N, kinds · V + 1, ...) bfloat16 bits.
+) -> Bank:
+    """The bank of these images, computed if the cache does not hold it: (N, kinds · V + 1, ...).
 
     An image's views are ordered by kind, as in `stored_kinds`, and the centre crop comes last.
     """
-    recipe = _recipe(backbone, paths, views, kinds, cache, workers, on_progress)
-    return _mapped(open_store(cache / FOLDER, recipe), recipe)
+    recipe = _recipe(backbone, paths, views, kinds, cache, workers)
+
+    def again(image: int) -> dict[int, NDArray[np.int16]]:
+        batch = recipe.batches()[image // recipe.batch]
+        (records,) = recipe.compute([batch])
+        return dict(zip(batch, records, strict=True))
+
+    return Bank(open_store(cache / FOLDER, recipe, on_progress), recipe.facts["shape"], again)
 
 
 def has_bank(
@@ -133,7 +173,7 @@ def has_bank(
     kinds: Kinds = TWO_PLAIN,
 ) -> bool:
     """Whether the cache holds the bank of these images."""
-    recipe = _recipe(backbone, paths, views, kinds, cache, 0, lambda done, total: None)
+    recipe = _recipe(backbone, paths, views, kinds, cache)
     return exists(cache / FOLDER, recipe)
 
 
@@ -141,7 +181,7 @@ def missing_views(
     backbone: Backbone, paths: Sequence[Picture], views: ViewsConfig, cache: Path, kinds: Kinds = TWO_PLAIN
 ) -> int:
     """The number of bytes that `open_bank` would write."""
-    recipe = _recipe(backbone, paths, views, kinds, cache, 0, lambda done, total: None)
+    recipe = _recipe(backbone, paths, views, kinds, cache)
     return missing_bytes(cache / FOLDER, recipe)
 
 
@@ -151,32 +191,32 @@ def _recipe(
     views: ViewsConfig,
     kinds: Kinds,
     cache: Path,
-    workers: int,
-    on_progress: Callable[[int, int], None],
+    workers: int = 0,
 ) -> Recipe:
     """How the store computes, names and checks the bank of these images."""
     images, contents = from_files(paths, views), read_contents(paths, cache)
     shape, stored, rows = backbone.token_shape(views.crop), stored_kinds(kinds), _rows(views, kinds)
 
-    def compute(first: int) -> Generator[list[NDArray[np.int16]]]:
-        batches = [np.arange(i, min(i + BUILD_BATCH, len(paths))) for i in range(first, len(paths), BUILD_BATCH)]
-        batches = batches[distributed.rank() :: distributed.count()]
-        on_progress(first, len(paths))
-        for numbers, tokens in zip(batches, _passes(backbone, images, batches, views, stored, workers), strict=True):
+    def compute(batches: Sequence[range]) -> Generator[list[NDArray[np.int16]]]:
+        numbered = [np.array(batch) for batch in batches]
+        decoders = workers if len(batches) > 1 else 0
+        for numbers, tokens in zip(numbered, _passes(backbone, images, numbered, views, stored, decoders), strict=True):
             contents.require_unchanged(numbers)
             # a CNN's tokens may be in channels-last order
             tokens = tokens.to(torch.bfloat16).contiguous()
             yield list(tokens.view(torch.int16).cpu().numpy())
-            on_progress(int(numbers[-1]) + 1, len(paths))
 
     def check(store: Store) -> bool:
         """Recompute one view of each kind and the centre crop of two images; returns whether the stored ones are close."""
-        numbers, per_kind = np.array(recipe.sample(2)), max(1, views.bank_views)
+        numbers, per_kind = recipe.sample(2), max(1, views.bank_views)
         chosen = [*range(recipe.sample(3)[2] % per_kind, rows - 1, per_kind), rows - 1]
-        (computed,) = _passes(backbone, images, [numbers], views, stored, 0, chosen)
-        bits = torch.from_numpy(_mapped(store, recipe)[numbers[:, None], chosen])
-        computed, kept = computed.cpu().flatten(2), bits.view(torch.bfloat16).float().flatten(2)
-        return bool(((kept - computed).norm(dim=2) <= TOLERANCE * computed.norm(dim=2)).all())
+        kept = [store.read(number, view) for number in numbers for view in chosen]
+        if any(view is None for view in kept):
+            return False
+        bits = torch.from_numpy(np.array(kept)).view(torch.bfloat16).float()
+        (computed,) = _passes(backbone, images, [np.array(numbers)], views, stored, 0, chosen)
+        computed, bits = computed.cpu().flatten(2), bits.view(*computed.shape[:2], -1)
+        return bool(((bits - computed).norm(dim=2) <= TOLERANCE * computed.norm(dim=2)).all())
 
     facts = {
         "format": FORMAT,
@@ -197,13 +237,9 @@ def _recipe(
         # left out for plain views alone, so that banks from before there were other kinds keep their names
         facts["kinds"] = [kind.name for kind in stored]
     size = bank_bytes(len(paths), views, shape, kinds)
-    recipe = Recipe("view bank", facts, len(paths), size, compute, check, "views.bank: off")
+    otherwise = "views.bank: off"
+    recipe = Recipe("view bank", facts, len(paths), size, compute, check, otherwise, BUILD_BATCH, rows)
     return recipe
-
-
-def _mapped(store: Store, recipe: Recipe) -> NDArray[np.int16]:
-    """The stored bank as a memory-mapped array, see `open_bank`."""
-    return np.memmap(store.records, dtype=np.int16, mode="r", shape=tuple(recipe.facts["shape"]))
 
 
 def _passes(

@@ -24,27 +24,33 @@ from debgcd.data.fingerprints import read_contents
 from debgcd.data.image.crop import Picture
 from debgcd.data.loader import Files, Opener, ahead, first_reason
 from debgcd.errors import DataError
-from debgcd.system import distributed
 from debgcd.system.files import amount
 from debgcd.system.progress import Report, say
 from debgcd.system.store import Recipe, Store, missing_bytes, open_store
 
 FOLDER = "images"
-FORMAT = 1  # raise it when the meaning of a cache's bytes changes
+FORMAT = 2  # raise it when the meaning of a cache's bytes changes
 IMAGES_PER_BATCH = 32  # that a worker returns together
 SHAPE = np.dtype("<u4")  # a record is h and w in this type, then the pixels, (3, h, w)
 DRAWS_WORTH_KEEPING = 2.0  # with more draws per image in a run, a cache saves time
 
 
 class CachedOpener:
-    """Opens images from a cache; if the cache is deleted during the run, it decodes the files again."""
+    """Opens images from a cache; one that cannot be read, or is not what was stored, is decoded again."""
 
     def __init__(self, store: Store, files: Files):
-        self._store, self._files = store, files
+        self._store, self._files, self._said = store, files, False
 
     def __call__(self, number: int) -> Tensor:
         record = self._store.read(number)
-        return self._files(number) if record is None else _unpack(record)
+        if record is not None:
+            return _unpack(record)
+        if not self._said:
+            say(f"image cache: {self._store.folder} has damaged images; decoding those again", every_rank=True)
+            self._said = True
+        image = self._files(number)
+        self._store.restore(number, _pack(image))
+        return image
 
 
 class _Records(Dataset[NDArray[np.uint8] | str]):
@@ -88,30 +94,24 @@ def open_image_cache(
     paths: Sequence[Picture], views: ViewsConfig, cache: Path, workers: int, on_progress: Report
 ) -> Opener:
     """An opener for these images, which are decoded now if the cache does not hold them."""
-    recipe = _recipe(paths, views, cache, workers, on_progress)
-    return CachedOpener(open_store(cache / FOLDER, recipe), Files(paths, views))
+    recipe = _recipe(paths, views, cache, workers)
+    return CachedOpener(open_store(cache / FOLDER, recipe, on_progress), Files(paths, views))
 
 
 def missing_pixels(paths: Sequence[Picture], views: ViewsConfig, cache: Path) -> int:
     """About the number of bytes that `open_image_cache` would write."""
-    return missing_bytes(cache / FOLDER, _recipe(paths, views, cache, 0, lambda done, total, note="": None))
+    return missing_bytes(cache / FOLDER, _recipe(paths, views, cache))
 
 
-def _recipe(paths: Sequence[Picture], views: ViewsConfig, cache: Path, workers: int, on_progress: Report) -> Recipe:
+def _recipe(paths: Sequence[Picture], views: ViewsConfig, cache: Path, workers: int = 0) -> Recipe:
     """How the store computes, names and checks the cache of these images."""
     files, contents = Files(paths, views), read_contents(paths, cache)
 
-    def compute(first: int) -> Generator[list[NDArray[np.uint8]]]:
-        batches = [
-            list(range(i, min(i + IMAGES_PER_BATCH, len(paths)))) for i in range(first, len(paths), IMAGES_PER_BATCH)
-        ]
-        batches = batches[distributed.rank() :: distributed.count()]
-        loaded = ahead(_Records(files), batches, workers, _joined)
-        on_progress(first, len(paths))
+    def compute(batches: Sequence[range]) -> Generator[list[NDArray[np.uint8]]]:
+        loaded = ahead(_Records(files), [list(batch) for batch in batches], workers, _joined)
         for numbers, (blob, ends) in zip(batches, loaded, strict=True):
             contents.require_unchanged(numbers)
             yield np.split(blob.numpy(), ends[:-1])
-            on_progress(numbers[-1] + 1, len(paths))
 
     def check(store: Store) -> bool:
         return all(_same(store.read(number), _pack(files(number))) for number in recipe.sample(2))
@@ -124,8 +124,8 @@ def _recipe(paths: Sequence[Picture], views: ViewsConfig, cache: Path, workers: 
         "upright": views.upright,
         "decoders": _decoders(),
     }
-    size = about_bytes(len(paths), views.short_side)
-    recipe = Recipe("image cache", facts, len(paths), size, compute, check, "run.image_cache: off")
+    size, otherwise = about_bytes(len(paths), views.short_side), "run.image_cache: off"
+    recipe = Recipe("image cache", facts, len(paths), size, compute, check, otherwise, IMAGES_PER_BATCH)
     return recipe
 
 

@@ -28,6 +28,7 @@ from debgcd.data.manifest import Manifest
 from debgcd.evaluate import score
 from debgcd.model.optimiser import Optimiser
 from debgcd.novelty.base import DETECTOR, remembered
+from debgcd.novelty.suspicious_labels import check_labels
 from debgcd.run.categories import categories
 from debgcd.run.directory import Run
 from debgcd.run.predictions import prediction_table, to_csv
@@ -321,16 +322,28 @@ class Watch(Callback):
         self._run, self._setup, self._acts = run, setup, run.config.run.watch == "act"
         watched = setup.method.trains and run.config.run.watch != "off"
         self._at = {round(steps * i / LOOKS) for i in range(LOOKS + 1)} if watched else set()
-        saved = distributed.from_rank0(
-            lambda: {str(step): asdict(signs) for step, signs in _read(run).items()} if first else {}
-        )
+        saved, self._labels = distributed.from_rank0(lambda: _read(run) if first and watched else ({}, []))
         self._seen = {int(step): Signs(**signs) for step, signs in saved.items() if int(step) <= first}
         self.kept: int | None = None  # step of the state that was restored; None: none was
         last = self._seen.get(max(self._seen, default=0))
         self.problem = None if last is None else self._judge(last)
 
     def before_training(self) -> None:
+        self._look_at_labels()
         self.look(0)
+
+    def _look_at_labels(self) -> None:
+        """By the pretrained network, compare all labels with the images; what is wrong is said now and at the end."""
+        setup = self._setup
+        if self._run.config.run.watch == "off" or not setup.at_start or setup.known < 2:
+            return
+        feature = setup.features()
+        label, group = torch.from_numpy(setup.label), torch.from_numpy(self._run.manifest.training_groups)
+        self._labels = distributed.from_rank0(lambda: check_labels(feature.cpu(), label, group).warnings)
+        for warning in self._labels:
+            say(f"warning: {warning}")
+        if self._labels:
+            self._write()
 
     def after_step(self, done: FinishedStep) -> bool:
         """Measure if it is due; on a problem, with `run.watch: act`, restore the best state and end training."""
@@ -377,7 +390,8 @@ class Watch(Callback):
     def report(self) -> dict[str, Any]:
         """The content of health.json."""
         signs = {str(step): asdict(self._seen[step]) for step in sorted(self._seen)}
-        return {"healthy": self.problem is None, "problem": self.problem, "kept_step": self.kept, "signs": signs}
+        found = {"healthy": self.problem is None and not self._labels, "problem": self.problem, "labels": self._labels}
+        return found | {"kept_step": self.kept, "signs": signs}
 
     def _signs(self) -> Signs:
         """Measure the network; all ranks compute features, rank 0 evaluates them, and all get the same result."""
@@ -412,10 +426,12 @@ class Watch(Callback):
         return Signs(effective_rank(feature), largest, spread, accuracy, agreement)
 
 
-def _read(run: Run) -> dict[int, Signs]:
-    """The measurements in health.json, by step."""
+def _read(run: Run) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """The measurements in health.json, by step, and the warnings about labels."""
     with readable(run.health, "restore it, or train in a new run directory"):
-        return {int(step): Signs(**signs) for step, signs in read_json(run.health)["signs"].items()}
+        found = read_json(run.health)
+        signs = {str(int(step)): asdict(Signs(**signs)) for step, signs in found["signs"].items()}
+        return signs, [str(warning) for warning in found.get("labels", [])]
 
 
 def effective_rank(feature: Tensor) -> float:

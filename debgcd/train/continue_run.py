@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,12 +24,13 @@ from debgcd.errors import UsageError
 from debgcd.review.log import read_review
 from debgcd.review.state import ACCEPTED, OPEN, REJECTED, Review
 from debgcd.run.categories import Category
-from debgcd.run.directory import Run
+from debgcd.run.directory import Run, unusable_images
 from debgcd.run.predictions import Prediction
 from debgcd.system.files import read_json, readable
 from debgcd.system.progress import say
 
 FROZEN = "pim"  # the method of a frozen answer
+NAMED = 20  # images left out that are named; skipped.csv has all
 
 
 @dataclass(frozen=True)
@@ -94,10 +96,11 @@ def read_before(run: Run) -> ReviewedRun | None:
         return ReviewedRun(facts["run"], [Earlier(**each) for each in facts["categories"]], facts["next_id"], rows)
 
 
-def reviewed_images(run: Run, more: Manifest | None = None) -> tuple[Manifest, ReviewedRun]:
+def reviewed_images(run: Run, cache: Path, more: Manifest | None = None) -> tuple[Manifest, ReviewedRun]:
     """The manifest to train on: the images of a reviewed run and of `more`; and the reviewed run itself.
 
-    Accepted images are labelled, rejected ones left out. A label or truth in `more` that is a category's name becomes its id.
+    Accepted images are labelled, rejected ones left out; so are those whose files have changed, which the reviewer did not
+    see. A label or truth in `more` that is a category's name becomes its id.
     """
     review = read_review(run.folder)
     status = {image: review.status(image) for image in review.images}
@@ -107,7 +110,13 @@ def reviewed_images(run: Run, more: Manifest | None = None) -> tuple[Manifest, R
         )
     labels = {image: review.category[image] for image in review.images if status[image] == ACCEPTED}
     out = {image for image in review.images if status[image] == REJECTED}
-    manifest = relabelled(run.manifest, labels, out, _ids(review), more)
+    reasons = unusable_images(run, range(len(run.manifest)), cache)
+    gone = {str(path): why for path, why in zip(run.manifest.paths, reasons, strict=True) if why}
+    manifest = relabelled(run.manifest, labels, out, _ids(review), more, gone)
+    if gone:
+        say(
+            f"left out, because they are not what {run.folder} was trained on: {', '.join(list(gone)[:NAMED])}{_rest(gone)}"
+        )
     before = _before(run, review, status)
     _print_counts(run, manifest, before)
     return manifest, before
@@ -133,6 +142,10 @@ def continued_config(run: Run, manifest: Manifest) -> Config:
     # the share is not known for the new run's labels
     share = {"detector": {"labelled_fraction": None}}
     return configuration.override(config, configuration.fitted(config, share, "--from"), "--from")
+
+
+def _rest(gone: Mapping[str, str]) -> str:
+    return f" and {len(gone) - NAMED} more" if len(gone) > NAMED else ""
 
 
 def _ids(review: Review) -> dict[str, str]:

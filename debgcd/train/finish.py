@@ -96,7 +96,7 @@ def fit_novelty_threshold(setup: Setup) -> NoveltyThreshold | None:
         return calibrated
     labelled = np.flatnonzero(setup.label >= 0)
     novelty = infer_shared(
-        setup.network, setup.method, setup.tokens, labelled, (*setup.method.final_answers, DETECTOR)
+        setup.network, setup.method, setup.tokens, labelled, {*setup.method.final_answers, DETECTOR}
     ).novelty
     return None if novelty is None else exceeded_by_few(novelty)
 

@@ -111,8 +111,8 @@ def open_tokens(config: Config, manifest: Manifest, backbone: Backbone, cache: P
     if config.views.bank != "on":
         return fresh
     with progress("computing views") as report:
-        array = open_bank(backbone, paths, config.views, cache, workers(config), report, kinds)
-    bank = BankTokens(array, config.seed, device, kinds)
+        views = open_bank(backbone, paths, config.views, cache, workers(config), report, kinds)
+    bank = BankTokens(views, config.seed, device, kinds)
     return MixedTokens(bank, fresh, config.views.fresh, config.seed) if config.views.fresh else bank
 
 

@@ -225,6 +225,7 @@ def open_setup(run: Run, manifest: Manifest, cache: Path) -> Setup:
     """A finished run's network, with the tokens of the training images of `manifest`, which is the run's or a part of it."""
     model = load_model(run.model, backbone=None, cache=cache, device=run.config.run.device)
     _require_same_settings(run, model)
+    require_same_images(run, read_contents(manifest.paths, cache))
     tokens = centre_tokens(run.config, manifest, model.network.backbone, cache)
     known, label = len(run.manifest.classes), manifest.training_labels
     held_out = np.zeros(len(label), dtype=bool)

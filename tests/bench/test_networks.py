@@ -18,11 +18,10 @@ from debgcd.reproduce.bench.networks import (
     from_bank,
     ours,
     plain,
+    random_bank,
     random_images,
     random_vit,
-    read_bank,
     require_same_loss,
-    write_random_bank,
 )
 from debgcd.reproduce.bench.session import Session
 
@@ -114,9 +113,9 @@ def test_products_are_all_of_a_forward_pass(session: Session) -> None:
 
 def test_a_random_bank_has_the_right_shape(tmp_path: Path) -> None:
     shape = (70, 3, 5, 4)  # more than is written at once
-    write_random_bank(tmp_path / "x.bank", shape)
-    assert (tmp_path / "x.bank").stat().st_size == 2 * np.prod(shape)
-    tokens = read_bank(tmp_path / "x.bank", shape)
+    random_bank(tmp_path, shape)
+    assert [path.stat().st_size for path in tmp_path.glob("*/records")] == [2 * np.prod(shape)]
+    tokens = random_bank(tmp_path, shape)
     assert from_bank(tokens, 6).shape == (12, 5, 4)
     (centre,) = tokens.centre(np.arange(70))
     assert centre.shape == (70, 5, 4)

@@ -161,7 +161,7 @@ def test_memory(tmp_path: Path) -> None:
         run_folder = tmp_path / f"memory-{images}"
         assert (run_folder / "predictions.csv").is_file()
         assert json.loads((run_folder / "evaluation.json").read_text())["views"] == "views: bank 2, decode exact"
-    assert not list(tmp_path.glob("memory-*.bank"))
+    assert not list(tmp_path.glob("memory-*-bank"))
 
 
 def test_memory_says_so_where_the_system_does_not_tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

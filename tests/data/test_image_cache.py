@@ -133,6 +133,31 @@ def test_wrong_pixels_under_the_right_name(
     assert "image cache: " in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("writable", [True, False])
+def test_damaged_pixels_are_decoded_again(
+    paths: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], writable: bool
+) -> None:
+    opener, files = kept(paths, tmp_path / "cache"), loader.Files(paths, VIEWS)
+    (place,) = (tmp_path / "cache" / "images").glob("*/records")
+    good = place.read_bytes()
+    place.write_bytes(bytes(4000) + good[4000:])
+    place.chmod(0o644 if writable else 0o444)
+    capsys.readouterr()
+    assert all(torch.equal(opener(i), files(i)) for i in range(len(paths)))
+    assert capsys.readouterr().err.count("has damaged images; decoding those again") == 1
+    if writable:
+        assert place.read_bytes() == good
+
+
+def test_an_image_that_changed_does_not_get_into_a_shared_cache(paths: list[Path], tmp_path: Path) -> None:
+    opener = kept(paths, tmp_path / "cache")
+    (place,) = (tmp_path / "cache" / "images").glob("*/records")
+    place.write_bytes(bytes(4000))
+    Image.new("RGB", (30, 40), "red").save(paths[1], format="PNG")
+    assert (opener(1) == torch.tensor([255, 0, 0])[:, None, None]).all()
+    assert place.read_bytes()[:4000] == bytes(4000)
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_file_that_vanishes_is_named(
     paths: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int

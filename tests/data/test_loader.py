@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch.utils.data import Dataset
 
 from debgcd.config.schema import ViewsConfig
 from debgcd.data.image.decode import decode
-from debgcd.data.loader import Files, centre_items, default_workers, from_files, load_batches, random_items
+from debgcd.data.loader import Files, ahead, centre_items, default_workers, from_files, load_batches, random_items
 from debgcd.data.sampler import Draws, Sampler
 from debgcd.data.views import CENTRE, PLAIN, SMALL, STRONG, TWO_PLAIN, Kinds, crop_view, random_crops, resize_short_side
 from debgcd.errors import DataError
@@ -104,3 +105,31 @@ def test_the_settings_of_views_reach_the_pixels(tmp_path: Path, decoding: str, u
     pixels = decode(tmp_path / "x.jpg", None if decoding == "exact" else 64, upright)
     assert torch.equal(found, resize_short_side(pixels, 64))
     assert (pixels.shape[0] * pixels.shape[1] == 900 * 1200) == (decoding == "exact")
+
+
+class Full(Dataset[torch.Tensor]):
+    """What PyTorch says in a worker when the shared memory is full."""
+
+    def __init__(self, says: str):
+        self.says = says
+
+    def __getitem__(self, item: int) -> torch.Tensor:
+        raise RuntimeError(self.says)
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        "unable to allocate shared memory(shm) for file </torch_14299_1155111464_0>: No space left on device (28)",
+        "unable to write to file </torch_18692_1954506624_0>: No space left on device (28)",
+        "DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that dataloader's workers are out of memory.",
+    ],
+)
+def test_workers_that_are_short_of_shared_memory(says: str) -> None:
+    with pytest.raises(DataError, match=r"short of shared memory \(/dev/shm\); .* or decode without processes"):
+        list(ahead(Full(says), [[0]], 1, list))
+
+
+def test_another_mistake_in_a_worker_is_not_hidden() -> None:
+    with pytest.raises(RuntimeError, match="something else"):
+        list(ahead(Full("something else"), [[0]], 1, list))

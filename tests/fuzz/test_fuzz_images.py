@@ -15,6 +15,8 @@ from PIL import Image, features
 
 from debgcd.data.image.decode import decode
 
+pytestmark = pytest.mark.tries("damaged and hostile images", "refused")
+
 FORMATS: dict[str, list[tuple[str, dict[str, object]]]] = {
     "JPEG": [("RGB", {}), ("L", {}), ("CMYK", {}), ("RGB", {"progressive": True})],
     "PNG": [("RGB", {}), ("RGBA", {}), ("P", {"transparency": 1}), ("LA", {}), ("1", {}), ("I;16", {})],

@@ -24,6 +24,8 @@ from debgcd.run.categories import categories
 from debgcd.run.model_folder import load_model, save_model
 from debgcd.train import checkpoint
 
+pytestmark = pytest.mark.tries("damaged and hostile models", "refused")
+
 CHANGES = {"k": 4, "backbone": {"name": "lite0", "tuned_blocks": 0}, "views": {"size": 32, "resize": 36}}
 
 

@@ -23,6 +23,8 @@ from debgcd.data.image.decode import Unusable, decode
 from debgcd.data.scan import scan
 from debgcd.data.sources import read_manifest
 
+pytestmark = pytest.mark.tries("damaged and hostile tables", "refused")
+
 COLUMNS = ["path", "label", "truth", "split", "group", "x", "y", "w", "h"]
 CSV = [
     b"path,label,truth,split,group\na.png,cat,cat,train,\nb.png,,dog,test,1\n",

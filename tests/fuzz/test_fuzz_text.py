@@ -13,6 +13,8 @@ from hypothesis import given
 
 from debgcd import config as configuration
 
+pytestmark = pytest.mark.tries("damaged and hostile JSON, YAML and logs", "refused")
+
 SMALL = configuration.compose("small")
 COMPLETE = configuration.to_dict(SMALL)
 LEAVES = sorted(configuration.leaves(COMPLETE))

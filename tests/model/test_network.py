@@ -69,12 +69,12 @@ def test_a_category_needs_trunk_tail_and_gcd_classifier_alone() -> None:
     tokens = tokens_of(network)
     with torch.no_grad():
         everything = network(tokens, HEADS)
-        before = infer(network, method, [tokens], heads=())
+        before = infer(network, method, [tokens], heads=method.final_answers)
     for name in ("projection", "debiased", "detector"):
         network.heads[name] = Raises()
         with pytest.raises(AssertionError, match="this head was run"):  # the test can fail
             network(tokens, {name})
-    after = infer(network, method, [tokens], heads=())
+    after = infer(network, method, [tokens], heads=method.final_answers)
     assert after.category.tolist() == before.category.tolist() == everything["classifier"].argmax(1).tolist()
     assert after.novelty is None and after.others == {}
     del network.heads["projection"], network.heads["debiased"], network.heads["detector"]
@@ -88,15 +88,15 @@ def test_other_heads_run_only_when_asked() -> None:
     everything = infer(network, method, tokens)
     assert everything.novelty is not None and everything.novelty.shape == (9,)
     assert list(everything.others) == ["debiased"] and everything.others["debiased"].shape == (9,)
-    asked = infer(network, method, tokens, heads=("detector",))
+    asked = infer(network, method, tokens, heads=(*method.final_answers, "detector"))
     assert asked.novelty is not None and asked.novelty.tolist() == everything.novelty.tolist() and asked.others == {}
     network.heads["projection"] = Raises()
     assert infer(network, method, tokens).category.tolist() == asked.category.tolist()  # a projection never is
     network.heads["detector"] = network.heads["debiased"] = Raises()
-    assert infer(network, method, tokens, heads=()).novelty is None
+    assert infer(network, method, tokens, heads=method.final_answers).novelty is None
     assert features(network, tokens).shape == (9, WIDTH)
     with pytest.raises(AssertionError, match="this head was run"):
-        infer(network, method, tokens, heads=("detector",))
+        infer(network, method, tokens, heads=(*method.final_answers, "detector"))
 
 
 def test_inference_of_no_image_has_the_shape_of_none() -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from debgcd.novelty.suspicious_labels import CLEARLY, shares_of_labels, suspicious_labels
+from debgcd.novelty.suspicious_labels import CLEARLY, SHIFTED, check_labels, shares_of_labels, shift, suspicious_labels
 from debgcd.novelty.vote import UNEVEN, Neighbours
 
 WIDTH = 32
@@ -117,3 +117,44 @@ def test_uneven_shares_of_labels_are_noticed() -> None:
     assert shares_of_labels(feature, even)[1] < UNEVEN
     rate, spread = shares_of_labels(feature, uneven)
     assert spread > UNEVEN and rate[::2].min() > rate[1::2].max()
+
+
+def sets(seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Six classes of 40 images, four of them known, with 15 labels each."""
+    feature, truth = clusters(6, 40, seed=seed)
+    return feature, torch.where((truth < 4) & (torch.arange(len(truth)) % 40 < 15), truth, -1)
+
+
+def test_labels_that_fit_the_images_need_no_warning() -> None:
+    for seed in range(4):
+        feature, label = sets(seed)
+        assert check_labels(feature, label).warnings == []
+        assert check_labels(feature, torch.where(torch.arange(len(label)) % 40 < 2, label, -1)).warnings == []  # few
+
+
+def test_permuted_labels_contradict_the_images() -> None:
+    for seed in range(4):
+        feature, label = sets(seed)
+        rows = (label >= 0).nonzero()[:, 0]
+        label[rows] = label[rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))]]
+        (warning,) = check_labels(feature, label).warnings
+        assert "the 60 labels contradict the images" in warning
+
+
+def test_many_wrong_labels_are_counted() -> None:
+    feature, label = sets()
+    rows = (label >= 0).nonzero()[:, 0]
+    wrong = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(1))[:18]]
+    label[wrong] = (label[wrong] + 1 + torch.arange(18) % 3) % 4
+    found = check_labels(feature, label)
+    assert not found.chance and 12 <= found.wrong <= 30
+    assert f"about {found.wrong} of 60 labels are expected to be wrong" in found.warnings[0]
+
+
+def test_labelled_images_that_differ_as_a_group() -> None:
+    """All moved in one direction, by as much as classes differ; the classes can still be told."""
+    feature, label = sets()
+    direction = torch.nn.functional.normalize(torch.randn(WIDTH, generator=torch.Generator().manual_seed(9)), dim=0)
+    moved = feature + 0.2 * (label >= 0)[:, None] * direction
+    assert shift(moved, label) > SHIFTED > shift(feature, label)
+    assert "differ from the unlabelled ones as a group" in check_labels(moved, label).warnings[-1]

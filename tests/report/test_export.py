@@ -21,13 +21,18 @@ import tiny
 import torch
 from hostile_names import CLASS
 from PIL import Image
+from quick import train_arguments
 from tiers import tiered
 
 from debgcd.cli import main
+from debgcd.commands.export import FILES
+from debgcd.config.schema import ViewsConfig
+from debgcd.data.loader import from_files
 from debgcd.data.sources import read_manifest
+from debgcd.data.views import CENTRE, PLAIN
 from debgcd.errors import DebgcdError
 from debgcd.export.items import Names
-from debgcd.export.onnx import VOTE, Whole, _compare
+from debgcd.export.onnx import SAMPLE, VOTE, Whole, _compare
 from debgcd.methods.uno import BestHead, UNOHeadOptions, UNOHeads
 from debgcd.model.prompts import PromptedViT
 from debgcd.novelty.vote import BLOCK
@@ -266,3 +271,101 @@ def test_parts_of_other_methods_leave_the_number_of_images_open(tmp_path: Path) 
             assert torch.allclose(traced(given), module(given), atol=1e-5)
     said = uno(pixels[:, 0, 0, :8])
     assert torch.equal(best(pixels[:, 0, 0, :8]), said[:, 1, :5])
+
+
+SECRET = "not an image of the run"
+
+
+@pytest.fixture
+def swapped(shared_folder: Path, tmp_path: Path) -> tuple[Path, Path]:
+    """A finished run, one of whose images is now a link to a text, one another image, and one gone."""
+    images = shutil.copytree(shared_folder, tmp_path / "tiny")
+    assert main(train_arguments(images, tmp_path / "run", "--method", "sskmeans")) == 0
+    secret = tmp_path / "secret.txt"
+    secret.write_text(SECRET)
+    (images / "unlabelled" / "11.png").unlink()
+    (images / "unlabelled" / "11.png").symlink_to(secret)
+    shutil.copy(images / "unlabelled" / "12.png", images / "labelled" / "cat" / "02.png")
+    (images / "unlabelled" / "13.png").unlink()
+    return tmp_path / "run", images
+
+
+@pytest.mark.tries("images replaced or gone after a run", "refused")
+@pytest.mark.parametrize("to", ["folders", "hf", "fiftyone", "coco", "labelstudio"])
+@pytest.mark.parametrize("link", tiered(["copy", "hard"], ["copy", "hard", "symlink"]))
+def test_only_files_that_are_what_they_were_are_exported(
+    command: Command, swapped: tuple[Path, Path], tmp_path: Path, to: str, link: str
+) -> None:
+    if to in ("coco", "labelstudio") and link != "copy":
+        pytest.skip("writes no images")
+    run, images = swapped
+    out = tmp_path / "out"
+    done = command("export", run, "--to", to, "-o", out, *([] if to in FILES else ["--link", link]))
+    assert done.code == 0
+    for name in ("unlabelled/11.png", "labelled/cat/02.png", "unlabelled/13.png"):
+        assert str(images / name) in done.err
+    written = [path for path in out.rglob("*") if path.is_file()] if out.is_dir() else [out]
+    assert written and not any(SECRET.encode() in path.read_bytes() for path in written)
+    if to == "coco":
+        assert len(json.loads(out.read_text("utf-8"))["images"]) == 21
+    elif to == "labelstudio":
+        assert len(json.loads(out.read_text("utf-8"))) == 21
+    else:
+        assert sum(path.suffix == ".png" for path in written) == 21
+
+
+@pytest.mark.tries("images replaced or gone after a run", "refused")
+def test_a_report_shows_only_files_that_are_what_they_were(
+    command: Command, swapped: tuple[Path, Path], tmp_path: Path
+) -> None:
+    run, _ = swapped
+    assert command("report", run, "-o", tmp_path / "report.html").code == 0
+    page = (tmp_path / "report.html").read_text("utf-8")
+    assert "2 images cannot be read any more or are not what they were" in page
+    assert page.count("changed: it is not the file that the run was trained on") == 1
+    for words in (["evaluate", run], ["estimate-k", run]):
+        assert "13.png" in command(*words).complaint or "changed" in command(*words).complaint
+
+
+@pytest.mark.tries("images replaced or gone after a run", "refused")
+def test_an_export_of_which_nothing_is_left(command: Command, swapped: tuple[Path, Path], tmp_path: Path) -> None:
+    run, images = swapped
+    for path in images.rglob("*.png"):
+        path.unlink()
+    said = command("export", run, "--to", "folders", "-o", tmp_path / "out")
+    assert said.code == 3 and "no image of the run is still what it was" in said.err and not (tmp_path / "out").exists()
+
+
+DEEP = {
+    "16 bits": Image.fromarray((np.linspace(0, 1, 60 * 90).reshape(60, 90) * 20_000).astype(np.uint16)),
+    "transparent": Image.fromarray(np.dstack([np.full((60, 90, 3), 40), np.tile(np.arange(90), (60, 1))]).astype(np.uint8)),
+    "grey and transparent": Image.fromarray(np.dstack([np.full((60, 90), 9), np.full((60, 90), 80)]).astype(np.uint8)),
+    "palette": Image.fromarray(np.full((60, 90, 3), (210, 60, 50), np.uint8)).quantize(4),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", DEEP)
+def test_the_onnx_sample_prepares_pixels_as_predict_does(tmp_path: Path, kind: str) -> None:
+    scope: dict[str, Any] = {"__name__": "sample"}
+    exec(compile(SAMPLE.read_text("utf-8"), str(SAMPLE), "exec"), scope)
+    DEEP[kind].save(tmp_path / "image.png")
+    views = ViewsConfig(size=32, resize=36)
+    ours = from_files([tmp_path / "image.png"], views)[0, CENTRE, (PLAIN,)]
+    assert isinstance(ours, torch.Tensor)
+    theirs = scope["prepare"](str(tmp_path / "image.png"), 36, 32)
+    assert np.abs(theirs.astype(int) - ours[0].numpy()).max() <= 2
+
+
+def test_label_studio_s_setup_is_xml_whatever_a_class_is_called(
+    command: Command, shared_folder: Path, tmp_path: Path
+) -> None:
+    images = shutil.copytree(shared_folder, tmp_path / "images")
+    (images / "labelled" / "cat").rename(images / "labelled" / "c\x07a\x1bt\ufffe")
+    assert main(train_arguments(images, tmp_path / "run", "--method", "kmeans")) == 0
+    assert command("export", tmp_path / "run", "--to", "labelstudio", "-o", tmp_path / "ls.json").code == 0
+    setup = ElementTree.parse(tmp_path / "ls_setup.xml")
+    names = {choice.get("value") for choice in setup.iterfind("Choices/Choice")}
+    assert r"c\x07a\x1bt\ufffe" in names
+    tasks = json.loads((tmp_path / "ls.json").read_text("utf-8"))
+    said = [part for task in tasks for part in (*task.get("annotations", []), *task.get("predictions", []))]
+    assert {choice for one in said for choice in one["result"][0]["value"]["choices"]} <= names

@@ -109,7 +109,7 @@ def test_images_that_vanished_are_grey_with_the_reason(run: Run, tmp_path: Path)
     images = json.loads(Parsed((tmp_path / "report.html").read_text("utf-8")).data)["images"]
     at = {Path(path).name: i for i, path in enumerate(images["path"])}
     assert images["reason"][at["u20.png"]].startswith("missing") and images["x"][at["u20.png"]] is None
-    assert images["reason"][at["u30.png"]].startswith("not-an-image")
+    assert images["reason"][at["u30.png"]].startswith("changed")
     assert images["thumb"][at["u20.png"]] == images["thumb"][at["u30.png"]] == ""
     assert "2 images cannot be read any more" in (tmp_path / "report.html").read_text("utf-8")
 

@@ -67,7 +67,7 @@ def test_novelty_counts_old_and_new_images_of_both_parts(run: Run, tmp_path: Pat
 
 def test_without_truth_what_is_known_instead(run: Run, tmp_path: Path) -> None:
     blank = replace(run, manifest=replace(run.manifest, truths=(None,) * len(run.manifest)), folder=tmp_path)
-    for name in ("model", "predictions.csv", "metrics.jsonl"):
+    for name in ("model", "predictions.csv", "metrics.jsonl", "images.sha256"):
         (tmp_path / name).symlink_to(run.folder / name)
     lines = [json.loads(line) for line in run.metrics.read_text().splitlines()]
     (tmp_path / "metrics.jsonl").unlink()

@@ -174,3 +174,26 @@ def test_a_category_lives_on_where_more_than_half_of_both_is_in_both() -> None:
         *(("cat", "cat"), ("dog", "dog"), ("new-02", "elk"), ("new-07", "new-07")),
         *(("new-09", "new-09"), ("new-10", "new-10")),
     ]
+
+
+def test_replaced_images_do_not_keep_what_the_reviewer_said_of_others(
+    command: Command, shared_folder: Path, tmp_path: Path
+) -> None:
+    """An accepted image is another picture now, a labelled one is gone: both are left out and named; the others stay."""
+    images, run = shutil.copytree(shared_folder, tmp_path / "images"), tmp_path / "run"
+    assert main(train_arguments(images, run, "--k", "4", "--method", "sskmeans")) == 0
+    accepted, other = (images / "unlabelled" / name for name in ("11.png", "12.png"))
+    with Log(run) as log:
+        log.act({"act": "move", "images": [str(accepted), str(other)], "to": "dog"})
+    draw(accepted, "owl", 900)
+    (images / "labelled" / "cat" / "02.png").unlink()
+    said = again(command, run, tmp_path / "second")
+    assert said.code == 0
+    assert f"left out, because they are not what {run} was trained on: " in said.err
+    assert str(accepted) in said.err and "02.png" in said.err
+    rows = table(tmp_path / "second" / "manifest.csv")
+    assert str(accepted) not in rows and rows[str(other)]["label"] == "dog" and len(rows) == 22
+    reasons = (tmp_path / "second" / "skipped.csv").read_text("utf-8")
+    assert "11.png,changed: " in reasons and "02.png,missing: " in reasons
+    said = again(command, run, tmp_path / "third", images)  # given as a new image it is one
+    assert said.code == 0 and table(tmp_path / "third" / "manifest.csv")[str(accepted)]["label"] == ""

@@ -345,3 +345,103 @@ def test_a_kill_loses_no_act_that_was_confirmed(tmp_path: Path) -> None:
         found = [line["id"] for line in read_log(run / LOG)[0]]
         assert set(confirmed) <= set(found) and len(found) <= len(confirmed) + 3
         assert read_review(run).categories["new-01"].name.startswith("fox")
+
+
+def test_an_act_is_saved_though_the_model_cannot_be_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log is the truth: what is derived from it comes later, and until then that is said."""
+    run = write_run(tmp_path / "run")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device", "categories.json")
+
+    with Log(run) as log:
+        with monkeypatch.context() as patch:
+            patch.setattr("debgcd.review.log.write_json", full)
+            line = log.act({"act": "name", "category": "new-01", "name": "fox"})
+            assert "decisions.jsonl has every act" in log.behind and "No space left" in log.behind
+        assert [line] == read_log(run / LOG)[0] and log.review.categories["new-01"].name == "fox"
+        assert read_categories(run / "model", 2)[2].name == "new-01"
+        log.act({"act": "name", "category": "new-02", "name": "elk"})
+        assert not log.behind and [one.name for one in read_categories(run / "model", 2)[2:4]] == ["fox", "elk"]
+    with monkeypatch.context() as patch, Log(run) as log:
+        patch.setattr("debgcd.review.log.write_json", full)
+        log.act({"act": "name", "category": "new-03", "name": "owl"})
+    carry(run)  # the next command that reads the run
+    assert read_categories(run / "model", 2)[4].name == "owl"
+
+
+@pytest.mark.parametrize("edit", ["other bytes", "another file"])
+def test_a_log_of_the_same_size_is_not_the_same(tmp_path: Path, edit: str) -> None:
+    run = write_run(tmp_path / "run")
+    with Log(run) as log:
+        log.act({"act": "name", "category": "new-01", "name": "fox"})
+        stamp = os.stat(run / LOG)
+        text = (run / LOG).read_text("utf-8")
+        if edit == "another file":
+            (run / LOG).rename(run / "old")
+            (run / LOG).write_text(text, "utf-8")
+        else:
+            (run / LOG).write_text(text.replace("fox", "cow"), "utf-8")
+        os.utime(run / LOG, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+        with pytest.raises(UsageError, match="changed by another program"):
+            log.act({"act": "name", "category": "new-02", "name": "elk"})
+
+
+def test_ids_are_near_the_others_and_of_ascii_digits() -> None:
+    review = Review(*base())
+    for to, says in (
+        ("new-999999999", "new-999999999 is more than 10,000 above the largest id; take new-04"),
+        ("new-10004", "more than 10,000 above the largest id"),
+        ("new-٣٣", "needs an id such as new-04"),
+        ("new-0४", "needs an id such as new-04"),
+    ):
+        with pytest.raises(UsageError, match=says):
+            review.apply(act("a", act="move", images=["p00.png"], to=to))
+    with pytest.raises(UsageError, match="looks like an id"):
+        review.apply(act("a", act="name", category="new-01", name="new-٣٣"))
+    review.apply(act("b", act="move", images=["p00.png"], to="new-10003"))
+    assert review.next_id() == "new-10004"
+
+
+def test_an_id_out_of_reach_in_a_log_is_a_problem_and_of_no_consequence() -> None:
+    """In whatever order the lines are read, at once or one by one."""
+    lines = [
+        act("a", act="move", images=["p00.png"], to="new-20000"),
+        act("b", act="move", images=["p01.png"], to="new-09999"),
+        act("c", act="move", images=["p02.png"], to="new-20000"),
+        act("d", act="move", images=["p03.png"], to="new-999999999"),
+        act("e", act="undo", of="b"),
+        act("f", act="undo", of="zzz"),
+    ]
+    at_once, one_by_one = replay(*base(), lines), Review(*base())
+    for line in lines:
+        one_by_one.take(line)
+    assert state(at_once) == state(one_by_one) and at_once.problems == one_by_one.problems
+    assert set(at_once.problems) == {"a", "c", "d", "f"} and at_once.next_id() == "new-10000"
+
+
+def test_a_split_has_few_parts() -> None:
+    review = Review(*base(40_000))
+    members = review.members("ant")
+    parts = {f"new-{number}": [image] for number, image in enumerate(members, 10)}
+    with pytest.raises(UsageError, match="can be split into 100 parts at once, not 8000"):
+        review.apply(act("a", act="split", category="ant", parts=parts))
+    with pytest.raises(UsageError, match="can be split into 100 parts at once, not 40000"):
+        review.lines({"act": "split", "category": "ant", "parts": [[0]] * 40_000}, lambda asked: [])
+    review.apply(act("b", act="split", category="ant", parts=dict(list(parts.items())[:100])))
+
+
+def test_a_log_of_undos_is_replayed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each act is computed at most once or twice however often it was undone, and all lines are flushed together."""
+    acts = [act(f"a{i}", act="accept", images=[f"p{i % 12:02d}.png"]) for i in range(30)]
+    turns = [act(f"{kind}{i}", act=kind, of="a3") for i in range(500) for kind in ("undo", "redo")]
+    other = tmp_path / "other.jsonl"
+    other.write_text("".join(json.dumps(line) + "\n" for line in [*acts, *turns]), "utf-8")
+    changes, flushes, change, fsync = [], [], Review.change, os.fsync
+    monkeypatch.setattr(Review, "change", lambda self, line: changes.append(line["id"]) or change(self, line))
+    monkeypatch.setattr(os, "fsync", lambda file: flushes.append(file) or fsync(file))
+    with Log(write_run(tmp_path / "run")) as log:
+        flushes.clear()
+        assert len(log.add(other)) == 1030
+        assert log.review.version == 1030 and not log.review.problems
+    assert len(changes) == 30 and len(flushes) <= 2

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shutil
 import socket
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,10 @@ import pytest
 from hostile_names import BAD
 from served import Serve, Served
 
-from debgcd.review.page.server import listen
+from debgcd.cli import main
+from debgcd.review.page.server import Guard, listen
+
+pytestmark = pytest.mark.tries("attacks on the page", "refused")
 
 
 @pytest.fixture(scope="module")
@@ -210,3 +215,54 @@ def test_hostile_names_are_sent_as_json_text(server: Served) -> None:
 def test_a_second_server_on_the_run_is_refused(server: Served, command: Callable[..., Any]) -> None:
     said = command("review", server.run, "--no-browser")
     assert said.code == 2 and not said.out and "another process is reviewing the run" in said.complaint
+
+
+def test_an_act_that_is_in_the_log_is_called_saved(serve: Serve) -> None:
+    """Also where model/categories.json cannot be written: then the answer says that."""
+    server = serve()
+    (server.run / "model" / ".categories.json.tmp").mkdir()  # it is written there, then renamed
+    named = server.json("/api/act", {"act": "name", "category": "new-01", "name": "fox"})
+    assert "error" not in named and "categories.json is behind" in named["behind"] and named["version"] == 1
+    assert len((server.run / "decisions.jsonl").read_text("utf-8").splitlines()) == 1
+    (server.run / "model" / ".categories.json.tmp").rmdir()
+    named = server.json("/api/act", {"act": "name", "category": "new-02", "name": "elk"})
+    assert not named["behind"] and "elk" in (server.run / "model" / "categories.json").read_text("utf-8")
+
+
+def test_acts_that_would_stop_the_page(serve: Serve) -> None:
+    server = serve()
+    asked = [
+        {"act": "split", "category": "new-01", "parts": [[0]] * 40_000},
+        {"act": "move", "images": [0], "to": "new-999999999"},
+        {"act": "move", "images": [0], "to": "new-٣٣"},
+        *({"act": kind, **dict.fromkeys(("parts", "images", "categories", "category", "to", "into", "name"), 5)}
+          for kind in ("split", "move", "merge", "name", "accept")),
+        *({"act": "split", "category": "new-01", "parts": parts} for parts in (5, [5], [[5.5]], {"a": 5}, [None], "5")),
+    ]  # fmt: skip
+    for body in asked:
+        assert "error" in server.json("/api/act", body), body
+    for path in ("split", "like", "near", "undo", "redo"):
+        for parts in (5, [5], None, 10**9):
+            assert "error" in server.json(f"/api/{path}", {"images": 5, "parts": parts}), path
+    assert server.json("/api/changes")["version"] == 0
+
+
+def test_the_token_is_not_in_the_browser_s_command_line(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Other users of the machine can read it. The browser gets a file that only this user can read, and that is gone later."""
+    run, opened = shutil.copytree(finished / "run", tmp_path / "run"), []
+
+    def serve(guard: Guard, place: socket.socket) -> None:
+        (url,) = opened
+        assert url.startswith("file://") and guard.token not in url
+        page = Path(url.removeprefix("file://"))
+        assert stat.S_IMODE(page.stat().st_mode) == 0o600
+        assert f"?token={guard.token}" in page.read_text("utf-8")
+
+    monkeypatch.setattr("debgcd.commands.review.open_page", opened.append)
+    monkeypatch.setattr("debgcd.review.page.server.serve", serve)
+    (run / ".review.html").symlink_to(tmp_path / "elsewhere")  # nothing is written through a link
+    assert main(["review", str(run), "--cache", str(tmp_path / "cache")]) == 0
+    assert "?token=" in capsys.readouterr().out and opened
+    assert not (run / ".review.html").exists() and not (tmp_path / "elsewhere").exists()

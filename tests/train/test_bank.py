@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import zlib
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,7 @@ import pytest
 import torch
 from forks import at_call, debgcd, forked, result
 from PIL import Image
+from stored import every_view
 
 from debgcd import __version__
 from debgcd.config.schema import ViewsConfig
@@ -26,7 +28,9 @@ from debgcd.data.views import CENTRE, TWO_PLAIN, crop_view, random_crops, resize
 from debgcd.errors import DataError
 from debgcd.model.backbone import Backbone
 from debgcd.model.lite import load_lite
-from debgcd.tokens.bank import BankTokens, open_bank, pick_views
+from debgcd.system.files import write_sealed
+from debgcd.system.store import Index
+from debgcd.tokens.bank import Bank, BankTokens, open_bank, pick_views
 from debgcd.tokens.sources import FreshTokens
 
 Train = Command = Callable[..., Any]
@@ -81,11 +85,11 @@ def small(folder: Path, count: int = 5) -> list[Path]:
     return paths
 
 
-def build(paths: list[Path], cache: Path, blocks: int = 1, precision: str = "fp32", **views: Any) -> np.ndarray:
+def build(paths: list[Path], cache: Path, blocks: int = 1, precision: str = "fp32", **views: Any) -> Bank:
     chosen = ViewsConfig(**{**vars(VIEWS), **views})
     backbone = load_lite(blocks)
     backbone.precision = precision
-    return open_bank(backbone, paths, chosen, cache, 0, lambda done, total: None)
+    return open_bank(backbone, paths, chosen, cache, 0, lambda *_: None)
 
 
 def test_all_that_the_tokens_depend_on_names_another_bank(tmp_path: Path) -> None:
@@ -115,8 +119,8 @@ def test_the_name_of_an_image_does_not_matter(tmp_path: Path) -> None:
     assert banks(cache) == before
 
 
-def tokens_of(bank: np.ndarray) -> torch.Tensor:
-    return torch.from_numpy(np.array(bank)).view(torch.bfloat16)
+def tokens_of(bank: Bank) -> torch.Tensor:
+    return torch.from_numpy(every_view(bank)).view(torch.bfloat16)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +137,7 @@ def test_an_image_that_changes_while_the_bank_is_built(
 ) -> None:
     """Its views would be kept under the name of the old image's; what was built before is of use when it is back."""
     paths, cache = small(tmp_path, 20), tmp_path / "cache"
-    good = np.array(build(paths, tmp_path / "other"))
+    good = every_view(build(paths, tmp_path / "other"))
     kept = paths[17].rename(tmp_path / "kept")
     shutil.copy2(kept, paths[17])
 
@@ -145,16 +149,16 @@ def test_an_image_that_changes_while_the_bank_is_built(
         open_bank(load_lite(1), paths, VIEWS, cache, 0, spoil)
     assert [name[-8:] for name in banks(cache)] == [".partial"]
     kept.rename(paths[17])
-    assert np.array_equal(build(paths, cache), good)
+    assert np.array_equal(every_view(build(paths, cache)), good)
 
 
 def test_a_bank_of_the_wrong_size_is_built_again(tmp_path: Path, seen: list[int]) -> None:
     paths, cache = small(tmp_path, 2), tmp_path / "cache"
-    good = np.array(build(paths, cache))
+    good = every_view(build(paths, cache))
     (place,) = (cache / "banks").glob("*/records")
     place.write_bytes(place.read_bytes()[:-2])
     seen.clear()
-    assert np.array_equal(build(paths, cache), good) and sum(seen) == 8
+    assert np.array_equal(every_view(build(paths, cache)), good) and sum(seen) == 8
 
 
 def test_a_bank_says_what_it_is(tmp_path: Path) -> None:
@@ -167,7 +171,7 @@ def test_a_bank_says_what_it_is(tmp_path: Path) -> None:
     assert [facts[name] for name in ("resize", "size", "views", "seed", "type")] == [36, 32, 3, 0, "bfloat16"]
     assert facts["shape"][:2] == [2, 4] and len(facts["images"]) == 64
     names = "format weights tail_blocks images decode upright precision resize size views seed type shape"
-    assert list(facts) == names.split() and facts["format"] == 3  # these name the banks that there are
+    assert list(facts) == names.split() and facts["format"] == 4  # these name the banks that there are
 
 
 def other_model() -> Backbone:
@@ -183,7 +187,7 @@ def test_the_tokens_of_something_else_under_the_right_name(
 ) -> None:
     """A copy that went wrong, weights that changed under their hash: never used."""
     paths, cache, elsewhere = small(tmp_path, 4), tmp_path / "cache", tmp_path / "elsewhere"
-    good = np.array(build(paths, cache))
+    good = every_view(build(paths, cache))
     if other == "model":
         open_bank(other_model(), paths, VIEWS, elsewhere, 0, lambda *_: None)
     else:
@@ -192,19 +196,85 @@ def test_the_tokens_of_something_else_under_the_right_name(
     shutil.copy(wrong, place)
     assert not np.array_equal(np.fromfile(place, np.int16), good.ravel())
     capsys.readouterr()
-    assert np.array_equal(build(paths, cache), good)
+    assert np.array_equal(every_view(build(paths, cache)), good)
     assert capsys.readouterr().err.count("is damaged or does not match its name; computing it again\n") == 1
 
 
 def test_a_bank_from_another_machine_is_good_enough(tmp_path: Path, seen: list[int]) -> None:
     """One whose trunk ran in bfloat16 differs by about a hundredth; it is used as it is."""
     paths, cache = small(tmp_path), tmp_path / "cache"
-    exact = tokens_of(build(paths, cache))
+    bank = build(paths, cache)
+    exact, shape = tokens_of(bank), bank.shape
     noisy = exact.float() * (1 + 0.01 * torch.randn(exact.shape, generator=torch.Generator().manual_seed(0)))
     (place,) = (cache / "banks").glob("*/records")
-    noisy.to(torch.bfloat16).view(torch.int16).numpy().tofile(place)
+    records = noisy.to(torch.bfloat16).view(torch.int16).numpy()
+    records.tofile(place)
+    sums = [[zlib.crc32(view) for view in views] for views in records]
+    ends = np.arange(1, shape[0] + 1) * records[0].nbytes
+    write_sealed(place.with_name("index"), Index(ends, np.array(sums)).to_bytes())
     seen.clear()
     assert torch.equal(tokens_of(build(paths, cache)), noisy.to(torch.bfloat16)) and sum(seen) == 4
+
+
+def spoil(cache: Path, first: int, last: int) -> bytes:
+    """Zeros in the place of these records; returns what was there."""
+    (place,) = (cache / "banks").glob("*/records")
+    (facts,) = (cache / "banks").glob("*/facts.json")
+    whole, size = place.read_bytes(), place.stat().st_size // json.loads(facts.read_text())["facts"]["shape"][0]
+    with open(place, "r+b") as file:
+        file.seek(first * size)
+        file.write(bytes((last - first) * size))
+    return whole
+
+
+def test_damaged_views_are_computed_again(
+    tmp_path: Path, seen: list[int], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the same bytes, in memory and on the disk, each batch once."""
+    monkeypatch.setattr("debgcd.tokens.bank.BUILD_BATCH", 2)
+    paths, cache = small(tmp_path, 9), tmp_path / "cache"
+    good = every_view(build(paths, cache))
+    bank = build(paths, cache)
+    whole = spoil(cache, 3, 5)
+    seen.clear()
+    capsys.readouterr()
+    assert np.array_equal(every_view(bank), good) and sum(seen) == 2 * 2 * 4  # the batches of images 2, 3 and 4, 5
+    assert capsys.readouterr().err.count("has damaged views; computing those again") == 1
+    (place,) = (cache / "banks").glob("*/records")
+    assert place.read_bytes() == whole
+    spoil(cache, 0, 1)
+    monkeypatch.setattr("debgcd.system.store.Store.restore", lambda *_: False)  # a cache that may not be written
+    other, wanted = build(paths, cache), np.array([0, 1, 0, 0])
+    seen.clear()
+    for _ in range(3):
+        assert np.array_equal(other[wanted, wanted], good[wanted, wanted])
+    assert sum(seen) == 2 * 4
+
+
+def test_a_damaged_view_of_an_image_that_is_gone(tmp_path: Path) -> None:
+    paths, cache = small(tmp_path, 9), tmp_path / "cache"
+    bank = build(paths, cache)
+    spoil(cache, 3, 5)
+    paths[4].unlink()
+    with pytest.raises(DataError, match=r"4\.png could be read when the run began but not now"):
+        every_view(bank)
+
+
+def test_a_run_on_a_damaged_bank_ends_as_on_a_whole_one(
+    train: Train, shared_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Zeros in most records, but not in the two that are computed again to see whose bank it is."""
+    cache = tmp_path / "cache"
+    assert train(shared_folder, tmp_path / "whole", "--bank", "on", "--cache", cache).code == 0
+    (facts,) = (cache / "banks").glob("*/facts.json")
+    looked_at = sorted(int(facts.parent.name[8 * i : 8 * i + 8], 16) % 24 for i in range(2))
+    runs = [0, *(i for n in looked_at for i in (n, n + 1)), 24]
+    first, last = max(zip(runs[::2], runs[1::2], strict=True), key=lambda pair: pair[1] - pair[0])
+    assert last - first > 5
+    spoil(cache, first, last)
+    said = train(shared_folder, tmp_path / "again", "--bank", "on", "--cache", cache)
+    assert said.code == 0 and "has damaged views; computing those again" in said.err
+    assert result(tmp_path / "again") == result(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("stop", [1, 2, 3])
@@ -213,7 +283,7 @@ def test_killed_while_it_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("debgcd.tokens.bank.BUILD_BATCH", 2)
     monkeypatch.setattr("debgcd.system.store.SAFE_EVERY", 1)
     paths, cache = small(tmp_path, 7), tmp_path / "cache"
-    good = np.array(build(paths, tmp_path / "other"))
+    good = every_view(build(paths, tmp_path / "other"))
 
     def work() -> int:
         at_call("debgcd.data.fingerprints.Contents.require_unchanged", stop + 1)()
@@ -224,7 +294,7 @@ def test_killed_while_it_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert [name[-8:] for name in banks(cache)] == [".partial"]
     told: list[tuple[int, int]] = []
     found = open_bank(load_lite(1), paths, VIEWS, cache, 0, lambda *words: told.append(words))
-    assert np.array_equal(found, good)
+    assert np.array_equal(every_view(found), good)
     assert told == [(done, 7) for done in (0, 2, 4, 6, 7)[stop:]]
 
 
@@ -255,11 +325,14 @@ def test_a_bank_that_is_deleted_while_it_is_used(tmp_path: Path) -> None:
 def test_a_bank_of_centre_crops_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """All that a method without training needs; opened again it is checked as any other."""
     paths, cache = small(tmp_path), tmp_path / "cache"
-    first = np.array(build(paths, cache, bank_views=0))
-    assert np.array_equal(build(paths, cache, bank_views=0), first) and "computing" not in capsys.readouterr().err
+    first = every_view(build(paths, cache, bank_views=0))
+    assert (
+        np.array_equal(every_view(build(paths, cache, bank_views=0)), first)
+        and "computing" not in capsys.readouterr().err
+    )
     (place,) = (cache / "banks").glob("*/records")
     first[::-1].tofile(place)
-    assert np.array_equal(build(paths, cache, bank_views=0), first)
+    assert np.array_equal(every_view(build(paths, cache, bank_views=0)), first)
 
 
 def test_auto_takes_a_bank_that_is_there_though_the_disk_is_full(

@@ -14,6 +14,7 @@ import pytest
 import torch
 from forks import at_call, forked
 from PIL import Image
+from stored import every_view
 
 from debgcd.config.schema import Config, RunConfig, ViewsConfig
 from debgcd.data.image.decode import decode
@@ -37,7 +38,7 @@ from debgcd.errors import UsageError
 from debgcd.methods.base import Method
 from debgcd.model.backbone import Backbone, TrunkSplit
 from debgcd.model.lite import load_lite
-from debgcd.tokens.bank import BankTokens, bank_bytes, has_bank, open_bank, pick_views, stored_kinds
+from debgcd.tokens.bank import Bank, BankTokens, bank_bytes, has_bank, open_bank, pick_views, stored_kinds
 from debgcd.tokens.sources import FreshTokens, MixedTokens
 from debgcd.train.plan import decide_bank
 from debgcd.train.setup import centre_tokens, open_tokens
@@ -56,7 +57,7 @@ def paths(tmp_path: Path) -> list[Path]:
     return found
 
 
-def build(paths: list[Path], cache: Path, kinds: Kinds, workers: int = 0) -> np.ndarray:
+def build(paths: list[Path], cache: Path, kinds: Kinds, workers: int = 0) -> Bank:
     return open_bank(load_lite(1), paths, VIEWS, cache, workers, lambda *_: None, kinds)
 
 
@@ -82,7 +83,7 @@ def stored_cut(image: int, kind: View, view: int) -> CropParams:
 
 def test_a_bank_holds_views_of_each_kind_and_the_centre_crop(tmp_path: Path, paths: list[Path]) -> None:
     backbone = load_lite(1)
-    array = np.array(build(paths, tmp_path / "cache", KINDS))
+    array = every_view(build(paths, tmp_path / "cache", KINDS))
     kept = torch.from_numpy(array).view(torch.bfloat16).float()
     stored = stored_kinds(KINDS)
     assert sorted(stored, key=KINDS.index) == [PLAIN, STRONG, SMALL] and kept.shape[:2] == (7, 3 * 3 + 1)
@@ -143,7 +144,7 @@ def test_killed_while_it_is_built(
     monkeypatch.setattr("debgcd.tokens.bank.BUILD_BATCH", 2)
     monkeypatch.setattr("debgcd.system.store.SAFE_EVERY", 1)
     kinds, cache = (PLAIN, STRONG), tmp_path / "cache"
-    good = np.array(build(paths, tmp_path / "other", kinds))
+    good = every_view(build(paths, tmp_path / "other", kinds))
 
     def work() -> int:
         at_call("debgcd.data.fingerprints.Contents.require_unchanged", stop + 1)()
@@ -154,19 +155,19 @@ def test_killed_while_it_is_built(
     assert [name[-8:] for name in banks(cache)] == [".partial"]
     told: list[tuple[int, int]] = []
     found = open_bank(load_lite(1), paths, VIEWS, cache, 0, lambda *words: told.append(words), kinds)
-    assert np.array_equal(found, good)
+    assert np.array_equal(every_view(found), good)
     assert told == [(done, 7) for done in (0, 2, 4, 6, 7)[stop:]]
 
 
 @pytest.mark.parametrize("kinds", [(STRONG, SMALL), (SMALL, PLAIN)])
 def test_views_of_another_kind_under_the_right_name(tmp_path: Path, paths: list[Path], kinds: Kinds) -> None:
     """Also where half of the views and the centre crops are as they should be."""
-    good = np.array(build(paths, tmp_path / "cache", (PLAIN, STRONG)))
+    good = every_view(build(paths, tmp_path / "cache", (PLAIN, STRONG)))
     build(paths, tmp_path / "elsewhere", kinds)
     (place,), (wrong,) = ((tmp_path / name / "banks").glob("*/records") for name in ("cache", "elsewhere"))
     place.write_bytes(wrong.read_bytes())
     assert not np.array_equal(np.fromfile(place, np.int16), good.ravel())
-    assert np.array_equal(build(paths, tmp_path / "cache", (PLAIN, STRONG)), good)
+    assert np.array_equal(every_view(build(paths, tmp_path / "cache", (PLAIN, STRONG))), good)
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,12 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from miniatures import draw
 
 from debgcd.train import callbacks as health
 from debgcd.train.callbacks import Signs, effective_rank, problem
@@ -150,3 +152,22 @@ def test_a_collapse_is_seen(
     )
     found = json.loads((tmp_path / "run" / "evaluation.json").read_text())["health"]
     assert said.code == 0 and not found["healthy"] and found["kept_step"] is not None, found
+
+
+def test_labels_that_contradict_the_images_are_said_before_and_after(
+    command: Callable[..., Any], tmp_path: Path, arguments: Callable[..., list[str]]
+) -> None:
+    """Half of the cats are called dogs, and the other way round: the accuracy by matching would not notice."""
+    for i in range(48):
+        kind, labelled = ("cat", "dog")[i % 2], i < 24
+        name = ("cat", "dog")[i // 2 % 2]
+        draw(tmp_path / "images" / (f"labelled/{name}" if labelled else "unlabelled") / f"{i:02d}.png", kind, i)
+    run = tmp_path / "run"
+    said = command(*arguments(tmp_path / "images", run, "--method", "debgcd", schedule__steps=6))
+    words = "the 24 labels contradict the images"
+    assert said.code == 0 and f"warning: {words}" in said.err
+    assert f"Warning: {words}" in said.out and "The run is healthy" not in said.out
+    health = json.loads((run / "health.json").read_text("utf-8"))
+    assert not health["healthy"] and words in health["labels"][0]
+    assert command("report", run).code == 0 and "The 24 labels contradict" in (run / "report.html").read_text("utf-8")
+    assert words in command("check", tmp_path / "images", "--labels", "--k", 3, "--preset", "small").out

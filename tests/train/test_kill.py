@@ -22,6 +22,9 @@ from tiers import SOAK, tiered
 
 from debgcd.methods import METHODS
 from debgcd.system import store
+from debgcd.system.files import read_sealed
+
+pytestmark = pytest.mark.tries("killed while training", "survived")
 
 STEPS = 12
 Arguments = Callable[..., list[str]]
@@ -189,7 +192,8 @@ def test_killed_while_the_bank_is_built(shared_folder: Path, arguments: Argument
     assert debgcd(words, log, hook) == -signal.SIGKILL
     assert (run / "config.yaml").exists()
     (partial,) = (cache / "banks").glob("[0-9a-f]*")
-    assert partial.suffix == ".partial" and (partial / "ends").stat().st_size == 16 * 8
+    assert partial.suffix == ".partial"
+    assert len(store.Index.from_bytes(read_sealed(partial / "index")).ends) == 16
     on_bank.resume(run)
     (bank,) = (cache / "banks").glob("[0-9a-f]*")
     (whole,) = (on_bank.folder / "cache" / "banks").glob("[0-9a-f]*")

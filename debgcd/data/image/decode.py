@@ -147,6 +147,7 @@ class Reason(StrEnum):
     BAD_BOX = "bad-box"
     NO_CLASS = "no-class"
     DUPLICATE = "duplicate"
+    CHANGED = "changed"
     EMPTY = "empty"
     NOT_AN_IMAGE = "not-an-image"
     TRUNCATED = "truncated"

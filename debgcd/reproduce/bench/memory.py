@@ -5,6 +5,7 @@ Each measurement runs in its own process, see `session.apart`.
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -27,10 +28,9 @@ from debgcd.reproduce.bench.networks import (
     TUNED_BLOCKS,
     ours,
     photographs,
+    random_bank,
     random_vit,
-    read_bank,
     trainee,
-    write_random_bank,
 )
 from debgcd.reproduce.bench.session import Line, Session, Shape, Work, anonymous_bytes, apart, interleave, silent
 from debgcd.run.categories import categories
@@ -82,7 +82,7 @@ def _training_peak(session: Session, shape: Shape, images: int) -> float:
     sizes, (_, weights) = session.sizes, random_vit(session, shape)
     say(f"memory, {shape.name}, {images} images:")
     backbone = ours(session, shape, TUNED_BLOCKS).network.backbone
-    bank = session.folder / f"memory-{images}.bank"
+    bank = session.folder / f"memory-{images}-bank"
     rows = (images, sizes.memory_views + 1, *backbone.token_shape(sizes.views.crop))
     config = session.config()
     config = replace(
@@ -92,15 +92,15 @@ def _training_peak(session: Session, shape: Shape, images: int) -> float:
         schedule=replace(config.schedule, steps=sizes.memory_steps, batch=sizes.data.batch),
         run=replace(config.run, device="cpu"),
     )
-    write_random_bank(bank, rows)
+    random_bank(bank, rows)
     try:
         return _peak_gib(train_on_bank, config, sizes.known, bank, rows, session.folder / f"memory-{images}")
     finally:
-        bank.unlink()
+        shutil.rmtree(bank)
 
 
 def train_on_bank(config: Config, known: int, bank: Path, rows: tuple[int, ...], folder: Path) -> None:
-    """A whole run on an existing bank's file: steps, evaluation, model and predictions."""
+    """A whole run on an existing bank: steps, evaluation, model and predictions."""
     assert config.backbone.name is not None and config.k is not None
     number = np.arange(rows[0])
     free = number % EVERY == 0
@@ -115,7 +115,7 @@ def train_on_bank(config: Config, known: int, bank: Path, rows: tuple[int, ...],
     )
     backbone = load_backbone(config.backbone.name, tuned_blocks=TUNED_BLOCKS, image_size=config.views.crop)
     run = create_run(folder, config, manifest, Contents(manifest.paths, [b""] * rows[0], []))
-    setup = prepare(run, backbone, read_bank(bank, rows))
+    setup = prepare(run, backbone, random_bank(bank, rows))
     finish(run, setup, fit(run, setup))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,8 @@ from debgcd.model.load import IMAGENET_MEAN, IMAGENET_STD, load_backbone
 from debgcd.model.network import Network
 from debgcd.model.optimiser import SGD, sgd
 from debgcd.reproduce.bench.session import Session, Shape, once
-from debgcd.tokens.bank import BankTokens
+from debgcd.system.store import Recipe, open_store
+from debgcd.tokens.bank import Bank, BankTokens
 from debgcd.train.setup import build
 
 CPU = torch.device("cpu")
@@ -149,27 +151,24 @@ def alternate_labels(batch: int, known: int) -> Tensor:
     return torch.from_numpy(np.where(np.arange(batch) % 2, np.arange(batch) % known, -1))
 
 
-def write_random_bank(path: Path, shape: tuple[int, ...]) -> None:
-    """A bank's file, (N, V + 1, ...), with random tokens: computing real ones takes many minutes."""
+def random_bank(folder: Path, shape: tuple[int, ...]) -> BankTokens:
+    """A bank, (N, V + 1, ...), with random tokens, as the folder has it or else written: computing real ones takes many minutes."""
     chunk = torch.randn(min(shape[0], 64), *shape[1:], generator=torch.Generator().manual_seed(0))
     content = chunk.to(torch.bfloat16).view(torch.int16).numpy()
-    with open(path, "wb") as file:
-        for start in range(0, shape[0], len(content)):
-            file.write(content[: shape[0] - start].tobytes())
 
+    def compute(batches: Sequence[range]) -> Generator[Sequence[NDArray[np.int16]]]:
+        yield from (list(content[: len(batch)]) for batch in batches)
 
-def read_bank(path: Path, shape: tuple[int, ...]) -> BankTokens:
-    """The tokens of a bank's file."""
-    return BankTokens(np.memmap(path, np.int16, "r", shape=shape), 0, CPU)
+    size = 2 * int(np.prod(shape))
+    facts = {"random bank": list(shape)}
+    recipe = Recipe("random bank", facts, shape[0], size, compute, lambda store: True, "", len(content), shape[1])
+    return BankTokens(Bank(open_store(folder, recipe), shape, lambda image: {}), 0, CPU)
 
 
 def bank_for(session: Session, trainee: Trainee, images: int) -> BankTokens:
     """A bank of random tokens for this number of images."""
     shape = (images, BANK_VIEWS + 1, *trainee.network.backbone.token_shape(session.sizes.views.crop))
-    path = session.folder / f"{'-'.join(map(str, shape))}.bank"
-    if not path.exists():
-        write_random_bank(path, shape)
-    return read_bank(path, shape)
+    return random_bank(session.folder / "banks", shape)
 
 
 def from_bank(tokens: BankTokens, batch: int) -> Tensor:

@@ -18,16 +18,14 @@ from typing import Any
 
 from PIL import Image
 
-from debgcd.data.fingerprints import file_digest
+from debgcd.data.fingerprints import require_own
 from debgcd.data.image.crop import Picture
-from debgcd.data.image.decode import Unusable, decode, regular_file
-from debgcd.errors import DataError
+from debgcd.data.image.decode import Unusable, decode
 from debgcd.report.thumbnails import Thumbnail, keep, kept, make, open_cache, stamp
 from debgcd.system.machine import begin_worker, cores
 
 SIDE = 160  # pixels of a thumbnail: sharp where a point of the screen has two
 LARGE = 1200  # the longer side of a large picture, at most
-CHANGED = "changed: it is not the file that the run was trained on"
 
 
 class Workers:
@@ -118,13 +116,16 @@ class Pictures:
 
 
 def _small(path: Picture, digest: str) -> Thumbnail:
-    return make(path, SIDE) if _unchanged(path, digest) else CHANGED
+    try:
+        require_own(path, digest)
+    except Unusable as error:
+        return str(error)
+    return make(path, SIDE)
 
 
 def _large(path: Picture, digest: str) -> Thumbnail:
-    if not _unchanged(path, digest):
-        return CHANGED
     try:
+        require_own(path, digest)
         image = Image.fromarray(decode(path, LARGE))
     except Unusable as error:
         return str(error)
@@ -132,11 +133,3 @@ def _large(path: Picture, digest: str) -> Thumbnail:
     content = io.BytesIO()
     image.save(content, "WEBP", quality=85, method=2)
     return content.getvalue()
-
-
-def _unchanged(path: Picture, digest: str) -> bool:
-    try:
-        regular_file(path)  # opening a pipe would wait for ever
-        return file_digest(path).hex() == digest
-    except (DataError, Unusable):
-        return False

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +59,7 @@ class ReviewSession:
         }
         self._ids: list[str] = []
         self._category, self._status = self._now()
+        self._version = log.review.version
         self._changed = np.zeros(count, np.int64)  # the version at which each image last changed
         self.similar = Similar(run.folder, cache, self._training)
 
@@ -101,29 +104,32 @@ class ReviewSession:
         with self._lock:
             first, *further = self._log.review.lines(asked, self._paths)
             begun = self._log.act(first)["id"]
-            try:
-                for line in further:
-                    self._with[self._log.act({**line, "with": begun})["id"]] = begun
-            except UsageError:  # half of it would not be what was asked for
-                self._log.undo()
-                self._done(asked)
-                raise
-            return self._done(asked)
+            with _half_done():
+                try:
+                    for line in further:
+                        self._with[self._log.act({**line, "with": begun})["id"]] = begun
+                except UsageError:  # half of it would not be what was asked for
+                    self._log.undo()
+                    raise
+            return self._changes(_since(asked))
 
     def undo(self, asked: Asked) -> dict[str, Any]:
         """Take back what was done last, in whatever window."""
         with self._lock:
-            while self._with.get(self._log.undo()["of"]) == self._log.review.can_undo is not None:
-                pass
-            return self._done(asked)
+            of = self._log.undo()["of"]
+            with _half_done():
+                while self._with.get(of) == self._log.review.can_undo is not None:
+                    of = self._log.undo()["of"]
+            return self._changes(_since(asked))
 
     def redo(self, asked: Asked) -> dict[str, Any]:
         """Do again what was undone last."""
         with self._lock:
             line = self._log.redo()
-            while self._with.get(self._log.review.can_redo or "") == line["of"]:
-                self._log.redo()
-            return self._done(asked)
+            with _half_done():
+                while self._with.get(self._log.review.can_redo or "") == line["of"]:
+                    self._log.redo()
+            return self._changes(_since(asked))
 
     def split(self, asked: Asked) -> dict[str, Any]:
         """Parts of the images that look alike; nothing is done yet."""
@@ -177,14 +183,16 @@ class ReviewSession:
                 status[i] = STATUS.index(review.mark[image])
         return category, status
 
-    def _done(self, asked: Asked) -> dict[str, Any]:
-        category, status = self._now()
-        self._changed[(category != self._category) | (status != self._status)] = self._log.review.version
-        self._category, self._status = category, status
-        since = asked.get("since")
-        return self._changes(since if type(since) is int else -1)
+    def _follow(self) -> None:
+        """Bring what the windows see to what the log says: also after an act of which only a part was saved."""
+        version = self._log.review.version
+        if version != self._version:
+            category, status = self._now()
+            self._changed[(category != self._category) | (status != self._status)] = version
+            self._category, self._status, self._version = category, status, version
 
     def _changes(self, since: int) -> dict[str, Any]:
+        self._follow()
         review = self._log.review
         answer: dict[str, Any] = {"version": review.version, "features": self.similar.ready, "note": self.similar.note}
         if since == review.version:
@@ -204,6 +212,7 @@ class ReviewSession:
             "undo": review.can_undo is not None,
             "redo": review.can_redo is not None,
             "problems": list(review.problems.values())[:PROBLEMS_SHOWN],
+            "behind": self._log.behind,
         }
 
     def _paths(self, asked: Asked) -> list[str]:
@@ -220,3 +229,17 @@ class ReviewSession:
         if len(selected) < least:
             raise UsageError("no image is selected" if least == 1 else f"this needs at least {least} images")
         return selected
+
+
+@contextmanager
+def _half_done() -> Iterator[None]:
+    """Say so if the disk fails after the first of two lines."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"only the first half of it was saved ({error}); undo takes that back") from error
+
+
+def _since(asked: Asked) -> int:
+    since = asked.get("since")
+    return since if type(since) is int else -1

@@ -14,10 +14,12 @@ from numpy.typing import NDArray
 from debgcd.errors import DataError, DebgcdError, UsageError
 from debgcd.review.page.pictures import Workers
 from debgcd.run.directory import IMAGES, Run, finished_run
-from debgcd.system.files import write_bytes
+from debgcd.system.files import read_sealed, write_sealed
+from debgcd.system.progress import say
 
 FOLDER = "review"
-FORMAT = 1  # raise it when the meaning of a file's bytes changes
+FORMAT = 2  # raise it when the meaning of a file's bytes changes
+SUFFIX = f".features-{FORMAT}"
 WIDTH = 128  # principal directions that are kept: cosines differ by less than the order of images depends on
 MOST_PARTS = 8
 LIKE = 2000  # most images that are offered as being like one
@@ -101,7 +103,7 @@ class Similar:
     def _compute(self, run: Path, cache: Path) -> None:
         try:
             place = self._workers.do(compute, run, cache)
-            self._feature = np.load(place, allow_pickle=False)[self._rows]
+            self._feature = read_features(place)[self._rows]
         except (DebgcdError, OSError, ValueError) as error:
             self.note = f"there are no features: {error}"
         except BrokenProcessPool:  # the server ends, or the system was short of memory
@@ -123,14 +125,18 @@ def compute(run: Path, cache: Path) -> Path:
     opened = finished_run(run)
     place = feature_file(opened, cache)
     if place.is_file():
-        return place
+        try:
+            read_features(place)
+            return place
+        except ValueError:
+            say(f"features of the review: {place} is damaged; computing them again")
 
     def ask(there: Ids) -> torch.Tensor:
         setup = open_setup(opened, opened.manifest.select(opened.manifest.training_rows[there]), cache)
         found = features(setup.network, setup.tokens.centre(np.arange(len(there))))
         return torch.nn.functional.normalize(found.float().cpu(), dim=1)
 
-    there, found = of_readable(opened, ask)
+    there, found = of_readable(opened, cache, ask)
     if not len(there):
         raise DataError("none of the images can be read")
     products = (found.double().T @ found.double()).numpy()  # not centred, so that cosines stay cosines
@@ -140,7 +146,7 @@ def compute(run: Path, cache: Path) -> Path:
     content = io.BytesIO()
     np.save(content, rows, allow_pickle=False)
     place.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(place, content.getvalue())
+    write_sealed(place, content.getvalue())
     return place
 
 
@@ -149,8 +155,13 @@ def feature_file(run: Run, cache: Path) -> Path:
     with open(run.model / "model.safetensors", "rb") as file:
         model = hashlib.file_digest(file, "sha256").hexdigest()
     images = hashlib.sha256((run.folder / IMAGES).read_bytes()).hexdigest()
-    key = hashlib.sha256(f"{FORMAT} {WIDTH} {model} {images}".encode()).hexdigest()[:32]
-    return cache / FOLDER / f"{key}.npy"
+    key = hashlib.sha256(f"{WIDTH} {model} {images}".encode()).hexdigest()[:32]
+    return cache / FOLDER / f"{key}{SUFFIX}"
+
+
+def read_features(place: Path) -> Features:
+    """What a file of features holds; a ValueError if that is not what was written."""
+    return np.load(io.BytesIO(read_sealed(place)), allow_pickle=False)
 
 
 def cluster(feature: Features, parts: int) -> Ids:

@@ -47,7 +47,8 @@ function send(path, body, says) {
       document.documentElement.dataset.took = (performance.now() - begun).toFixed(1); // for benchmarks/review_page.py
       take(changes);
       by("saved").textContent = "saved";
-      if (says) toast(says);
+      if (changes.behind) toast(changes.behind, true);
+      else if (says) toast(says);
     } catch (error) {
       by("saved").textContent = "not saved";
       toast(error.message, true);
