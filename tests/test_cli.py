@@ -27,7 +27,7 @@ COLUMNS = ["path", "category", "id", "name", "known", "confidence", "novelty"]
 COLUMNS += ["top1_id", "top1_p", "top2_id", "top2_p", "top3_id", "top3_p", "looks_new"]
 
 CLUSTERED = ("gcd", "sskmeans", "xcon", "dccl", "gpc", "infosieve", "cipr")  # novelty by distance
-HAS_NOVELTY = {name: name in ("debgcd", "detector", *CLUSTERED) for name in THERE}
+HAS_NOVELTY = {name: name in ("debgcd", "detector", "pim", *CLUSTERED) for name in THERE}
 METHODS = [name for name in THERE if not THERE[name].about.needs_vit]
 
 Train = Callable[..., Any]
