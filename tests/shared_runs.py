@@ -18,7 +18,7 @@ STEPS = 12
 BLOCKS = {(sources, "CENTRE_BATCH"): sources.CENTRE_BATCH, (bank, "BUILD_BATCH"): bank.BUILD_BATCH}
 # Settings that reach more of a method, or keep it from amplifying rounding.
 OWN: dict[str, dict[str, object]] = {
-    "debgcd": {"heads__warm_start": "true"},
+    "debgcd": {"heads__warm_start": "true", "schedule__lr": 0.001},
     "simgcd": {"heads__warm_start": "true"},
     "promptcal": {"promptcal__memory": 30, "promptcal__negatives": 20},
     "infosieve": {"heads__hidden": 128, "heads__projection_width": 64},  # codes are less alike at the start
