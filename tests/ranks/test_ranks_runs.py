@@ -30,7 +30,7 @@ from debgcd.errors import DataError, UsageError
 from debgcd.methods import METHODS
 from debgcd.model.backbone import pick_device
 from debgcd.run.directory import Run
-from debgcd.system import distributed
+from debgcd.system import distributed, store
 from debgcd.tokens import sources
 
 ROOT = Path(__file__).parents[2]
@@ -493,7 +493,8 @@ def test_a_run_directory_that_a_rank_cannot_see(job: Job, tmp_path: Path) -> Non
 
 
 def test_a_cache_that_a_rank_cannot_see(job: Job, tmp_path: Path) -> None:
-    unseen = replaced("debgcd.system.store._look", lambda folder, recipe: (np.empty(0, np.int64), 0))
+    nothing = store.Index(np.empty(0, np.int64), np.empty((0, 1), np.uint32))
+    unseen = replaced("debgcd.system.store._look", lambda folder, recipe: (nothing, 0))
     codes = together(job.words(tmp_path / "run"), tmp_path / "logs", hooks={1: unseen})
     (line,) = sentences(tmp_path / "logs")
     assert codes[1] == 3 and "rank 1 on" in line and "on a disk that all ranks share" in line
