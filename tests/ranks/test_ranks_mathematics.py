@@ -228,7 +228,7 @@ class Said:
 class Answering:
     """A network and a method that pass the tokens on."""
 
-    answers = ("classifier",)
+    final_answers = ("classifier",)
     heads = torch.nn.ModuleDict()
 
     def __call__(self, tokens: Tensor, heads: object) -> Tensor:

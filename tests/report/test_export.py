@@ -34,6 +34,7 @@ from debgcd.errors import DebgcdError
 from debgcd.export.items import Names
 from debgcd.export.onnx import SAMPLE, VOTE, Whole, _compare
 from debgcd.methods.uno import BestHead, UNOHeadOptions, UNOHeads
+from debgcd.model.heads import classifiers
 from debgcd.model.prompts import PromptedViT
 from debgcd.novelty.vote import BLOCK
 from debgcd.review.log import reviewed_predictions
@@ -237,9 +238,9 @@ def test_onnx_that_differs_is_refused(exported: tuple[Path, Path], tmp_path: Pat
     pixels = np.zeros((14, 3, 32, 32), np.uint8)
     _compare(Whole(model), session, pixels)
     with torch.no_grad():
-        for head in model.network.heads.values():
-            for parameter in head.parameters():
-                parameter.add_(0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0)))
+        for head in classifiers(model.network.heads).values():
+            noise = torch.randn(head.weight.shape, generator=torch.Generator().manual_seed(0))
+            head.weight.add_(0.1 * noise)
     with pytest.raises(DebgcdError, match="differs from the original"):
         _compare(Whole(model), session, pixels)
 
