@@ -28,10 +28,12 @@ Run = dict[str, Any]
 def write_page(results: Path, page: Path) -> None:
     """Fill the placeholders {name} of words.md with tables; a part that has not been run yet says so."""
     parts = {place.stem: json.loads(place.read_text("utf-8")) for place in sorted(results.glob("*.json"))}
-    drawn, people = parts.pop("draws", None), parts.pop("people", None)
+    drawn, people, settled = (parts.pop(name, None) for name in ("draws", "people", "settle"))
     tables = {name: _part(found["runs"]) for name, found in parts.items()}
     if drawn is not None:
         tables |= {"draws": draws(drawn["runs"]), "drawn": measured([drawn])}
+    if settled is not None:
+        tables |= {"settle": settle_parts(settled["runs"]), "settle_measured": measured([settled])}
     if "answers" in parts:
         tables |= {"answers": answers(parts["answers"]["runs"]), "answered": measured([parts["answers"]])}
     if "k" in parts:
@@ -114,6 +116,18 @@ def answers(runs: list[Run]) -> str:
             rows.append([row, "mean", *(f"{value:.1f}" for value in means), f"{means[2] - means[0]:+.1f}"])
     head = ["method", "set", "frozen answer", "trained classifier", "settled answer", "settled - frozen"]
     return markdown_table(head, rows)
+
+
+def settle_parts(runs: list[Run]) -> str:
+    """All of each variant of the frozen answer: mean over the sets and draws, per kind of labels."""
+    kinds = list(dict.fromkeys(run["kind"] for run in runs))
+    rows = []
+    for row in dict.fromkeys(run["row"] for run in runs):
+        means = [
+            statistics.mean(run["all"] for run in runs if (run["row"], run["kind"]) == (row, kind)) for kind in kinds
+        ]
+        rows.append([row, *(f"{value:.1f}" for value in means), f"{statistics.mean(means):.1f}"])
+    return markdown_table(["", *kinds, "mean"], rows)
 
 
 def draws(runs: list[Run]) -> str:

@@ -114,7 +114,7 @@ class FirstAnswer(Callback):
         paths = [manifest.paths[row] for row in manifest.training_rows[self._setup.label < 0]]
         table = prediction_table(paths, inference, categories(manifest.classes, method.sizes.k), None)
         write_text(self._run.start, to_csv(table))
-        say(f"first answer: {self._run.start}, from the features of the untouched network; training improves them now")
+        say(f"first answer: {self._run.start}, from the features before training, which improves them now")
 
 
 class Evaluate(Callback):
