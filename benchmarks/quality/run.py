@@ -1,4 +1,4 @@
-"""How good the methods are with few images and a short schedule: the runs of grid.yaml, then docs/results.md from them.
+"""How good the methods are with few images and a short schedule: the runs of grid.yaml, then docs/results.md and a table of README.md from them.
 
 .venv/bin/python benchmarks/quality/run.py --root DIR [--root DIR ...] [--jobs 2] [PART ...]
 
@@ -21,8 +21,8 @@ import yaml
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))  # for grid.py
 
-from grid import images_of  # noqa: E402
-from page import write_page  # noqa: E402
+from grid import images_of, write_between  # noqa: E402
+from page import answers, measured, write_page  # noqa: E402
 
 from debgcd import config as configuration  # noqa: E402
 from debgcd.reproduce.bench.networks import trunk_type  # noqa: E402
@@ -75,6 +75,11 @@ def main() -> None:
         place.parent.mkdir(exist_ok=True)
         place.write_text(json.dumps(written, indent=1) + "\n", "utf-8")
     write_page(HERE / "results", ROOT / "docs" / "results.md")
+    kept = HERE / "results" / "answers.json"
+    if kept.exists():
+        found = json.loads(kept.read_text("utf-8"))
+        line = f"Measured {measured([found])} by `benchmarks/quality/run.py answers`, one seed."
+        write_between(ROOT / "README.md", "benchmarks/quality/run.py", f"{answers(found['runs'])}\n\n{line}")
 
 
 def cells_of(grid: dict[str, Any], images: ImageList, k: int, work: Path, cache: str | None) -> list[Cell]:
