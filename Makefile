@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: setup demo bench test pytest soak lint clean
+.PHONY: setup demo bench test pytest soak lint docs clean
 
 setup: $(STAMP)
 
@@ -37,6 +37,14 @@ pytest: setup
 # every case: kills and faults at every step, 10 000 damaged inputs per reader, others each time; what was tried goes into a page
 soak: setup
 	DEBGCD_SOAK=1 DEBGCD_FUZZ=10000 FAULTS=docs/reliability.md $(PYTEST)
+
+# the site, from README.md and docs/, in build/site; nothing is downloaded but its tools
+docs: .venv/.docs
+	$(BIN)/python docs/site.py
+
+.venv/.docs: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	@touch $@
 
 clean:
 	rm -rf .venv build dist *.egg-info demo-run .pytest_cache .mypy_cache .ruff_cache .hypothesis
