@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from debgcd import __version__
-from debgcd.errors import DataError, DebgcdError, UsageError
+from debgcd.commands.completion import SCRIPTS, candidates
+from debgcd.errors import DataError, DebgcdError, UsageError, suggest
 from debgcd.system import distributed
 from debgcd.system.progress import say
 
@@ -66,6 +67,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     _prepare_streams()
     words = sys.argv[1:] if arguments is None else [str(word) for word in arguments]
+    if words[:1] == ["--complete"]:
+        print("\n".join(candidates(_parser(words[1] if len(words) > 2 else None), words[1:])))
+        return 0
     parser = _parser(words[0] if words else None)
     options = parser.parse_args(words)
     if not hasattr(options, "command"):
@@ -225,11 +229,34 @@ def _how_to_continue(options: argparse.Namespace) -> str:
 
 
 class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line, with the name that a mistyped one is closest to."""
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            names = [str(name) for name in action.choices]
+            raise argparse.ArgumentError(action, f"there is no {value!r}{suggest(str(value), names)}")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        options, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            word = next((word for word in unknown if word.startswith("-")), unknown[0])
+            own = [name for action in self._actions for name in action.option_strings]
+            self.error(f"unknown argument {word}{suggest(word.partition('=')[0], own) if word[0] == '-' else ''}")
+        return options, unknown
+
     def error(self, message: str) -> Any:
         if distributed.launched() and os.environ["RANK"] != "0":
             # all ranks have the same command line, and rank 0 prints the error
             raise SystemExit(UsageError.exit_code)
         raise SystemExit(_complain(f"{message}; see {self.prog} --help", UsageError.exit_code))
+
+
+class _PrintCompletion(argparse.Action):
+    """`--completion SHELL`: like --version, prints and ends."""
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option_string: Any = None) -> None:
+        print(SCRIPTS[values], end="")
+        parser.exit()
 
 
 def _parser(command: str | None = None) -> argparse.ArgumentParser:
@@ -243,6 +270,14 @@ def _parser(command: str | None = None) -> argparse.ArgumentParser:
         formatter_class=raw,
     )
     parser.add_argument("--version", action="version", version=f"debgcd {__version__}")
+    shells = ", ".join(SCRIPTS)
+    parser.add_argument(
+        "--completion",
+        choices=SCRIPTS,
+        action=_PrintCompletion,
+        metavar="SHELL",
+        help=f"print a script that completes commands and options in {shells}: source <(debgcd --completion bash)",
+    )
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command_name")
     for file in [COMMANDS[command]] if command in COMMANDS else dict.fromkeys(COMMANDS.values()):
         importlib.import_module(f"debgcd.commands.{file}").add(subparsers)
