@@ -38,6 +38,7 @@ examples:
   debgcd name runs/photos new-03=lynx              names for categories; new-04+new-07=fox merges two
   debgcd train --from runs/photos -o runs/again   train again with these names as labels
   debgcd export runs/photos --to folders -o out/  the images in folders by category; also csv, coco, onnx, ...
+  debgcd push runs/photos anna/pond-insects       share the model on the Hugging Face hub
   debgcd reproduce ssb --root data/               a table of the paper: its numbers and ours
   debgcd doctor                                   what this machine has, and what would make it faster
 
@@ -54,7 +55,8 @@ PATH_ERRORS |= {errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, e
 COMMANDS = {name: name for name in ("demo", "check", "fetch", "config", "methods")}
 COMMANDS |= {"estimate-k": "estimate_k", "train": "train", "resume": "train"}
 COMMANDS |= {
-    name: name for name in ("evaluate", "predict", "report", "review", "name", "export", "reproduce", "bench", "doctor")
+    name: name
+    for name in ("evaluate", "predict", "report", "review", "name", "export", "push", "reproduce", "bench", "doctor")
 }
 # Commands that share their work among ranks; any other one runs on rank 0 alone.
 RANKED = {"train", "resume", "evaluate", "predict", "reproduce"}

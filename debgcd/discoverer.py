@@ -27,6 +27,7 @@ from debgcd.infer import predict as prediction
 from debgcd.review.log import Log, changed, outcome
 from debgcd.run.categories import Category, find, merged_numbers
 from debgcd.run.directory import new_run, require_new
+from debgcd.run.hub import pull
 from debgcd.run.model_folder import LABELS, Label, Model, save_model
 from debgcd.run.predictions import Prediction, rows_of
 from debgcd.system.files import write_json
@@ -223,6 +224,18 @@ class Discoverer(BaseEstimator):
         found._model = model
         found._folder = Path(path) if (Path(path) / "predictions.csv").is_file() else None  # of a run, or a model alone
         return found
+
+    @classmethod
+    def from_pretrained(
+        cls, name: str, *, revision: str | None = None, cache: str | os.PathLike[str] | None = None
+    ) -> Discoverer:
+        """A fitted Discoverer from a model folder, or from a model that `debgcd push` put on the hub as USER/NAME.
+
+        revision: a branch, a tag or, so that the model can never change, a commit.
+        """
+        if Path(name).is_dir():
+            return cls.load(name, cache=cache)
+        return cls.load(pull(name, revision=revision, cache=cache_folder(cache)), cache=cache)
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "_model")

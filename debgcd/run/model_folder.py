@@ -245,7 +245,7 @@ def model_card(
     return f"""---
 license: {licence}
 library_name: debgcd
-pipeline_tag: image-classification{hub}
+pipeline_tag: image-classification{hub}{_model_index(scores)}
 tags:
 - image-classification
 - generalized-category-discovery
@@ -257,7 +257,8 @@ tags:
 It assigns an image to one of {len(known) + new} categories: {len(known)} known classes, and {new} categories that were discovered among unlabelled
 images and have no name unless somebody gave them one (`categories.json`; an id such as `new-01` never changes its meaning).
 
-Use it: `debgcd predict RUN PATH -o out.csv`, or in Python `debgcd.Discoverer.load("RUN/model").predict(paths)`.
+Use it: `debgcd predict RUN PATH -o out.csv`, or in Python `debgcd.Discoverer.from_pretrained("RUN/model").predict_labels(paths)`; on the hub,
+with USER/NAME in place of the folder.
 
 ## Data
 
@@ -315,6 +316,18 @@ def _metrics(scores: Mapping[str, Any] | None) -> str:
     return "\n".join(
         [head, *lines, "", "Accuracy in per cent after the best one-to-one matching of categories to classes."]
     )
+
+
+def _model_index(scores: Mapping[str, Any] | None) -> str:
+    """The accuracies as the hub's `model-index`, a line of YAML; empty if nothing was measured."""
+    measured = (scores or {}).get("unlabelled")
+    if not measured:
+        return ""
+    accuracy = {name.title(): value for name, value in measured["gcd"]["accuracy"].items() if value is not None}
+    metrics = [{"type": "accuracy", "name": name, "value": round(100 * value, 1)} for name, value in accuracy.items()]
+    task = {"type": "image-classification", "name": "generalized category discovery"}
+    entry = {"task": task, "dataset": {"name": "unlabelled training images", "type": "own"}, "metrics": metrics}
+    return "\nmodel-index: " + json.dumps([{"name": "debgcd", "results": [entry]}])
 
 
 def _code(name: str) -> str:
