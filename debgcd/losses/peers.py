@@ -13,6 +13,37 @@ from torch import Tensor
 
 from debgcd.config import schedules
 
+__all__ = [
+    "agreed",
+    "categories_of_codes",
+    "code_condition",
+    "code_length",
+    "conditional_entropy",
+    "consensus",
+    "density_temperatures",
+    "divergence",
+    "energy",
+    "follow",
+    "guided_gradient",
+    "known_subspace",
+    "looks_new",
+    "margin_supervised",
+    "mask_condition",
+    "momentum",
+    "pairwise",
+    "pairwise_agreement",
+    "partners",
+    "ramp",
+    "same_ranks",
+    "sinkhorn",
+    "swapped",
+    "swapped_targets",
+    "teacher_distillation",
+    "uncertainty",
+    "view_consistency",
+    "with_labels",
+]
+
 SMALLEST = 1e-7  # added to a probability before its logarithm, as in the public code of RankStats
 LEAST_DENSITY = 0.01  # of the mean density of GPC's clusters
 
