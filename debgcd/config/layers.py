@@ -328,7 +328,7 @@ def reasons(config: Config, found: list[Layer]) -> dict[str, str]:
 
 
 def _fields(section: Any, path: str = "") -> Iterator[tuple[str, Any, Mapping[str, Any]]]:
-    """Each value with its dotted key and what its field says of itself."""
+    """The dotted key, the value and the metadata of each field."""
     for field in dataclasses.fields(section):
         value = getattr(section, field.name)
         if dataclasses.is_dataclass(value):

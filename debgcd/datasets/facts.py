@@ -7,7 +7,6 @@ differs from the published one is an error that names the file and says how to g
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from debgcd.data.sources import IMAGE_SUFFIXES
-from debgcd.errors import DataError, UsageError
+from debgcd.errors import DataError, UsageError, suggest
 from debgcd.system.files import parse_json, readable
 
 NAMES = ("cifar10", "cifar100", "imagenet100", "imagenet1k", "cub", "cars", "aircraft", "pets", "herbarium19")
@@ -72,9 +71,7 @@ def resolve(name: str) -> str:
     plain = name.lower().replace("-", "").replace("_", "")
     if plain in NAMES:
         return plain
-    near = difflib.get_close_matches(plain, NAMES, n=1)
-    hint = f"did you mean {near[0]!r}? Choose" if near else "choose"
-    raise UsageError(f"no benchmark {name!r}; {hint} from {', '.join(NAMES)}")
+    raise UsageError(f"no benchmark {name!r}{suggest(plain, NAMES)}")
 
 
 @cache

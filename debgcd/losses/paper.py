@@ -176,7 +176,7 @@ def consistent(category: Tensor, s: Tensor, known: int) -> Tensor:
 
 
 def on_side(logits: Tensor, s: Tensor, known: int) -> Tensor:
-    """Preset `small` only: logits in which every category on the side that the detector speaks against comes last.
+    """Preset `small` only: logits that mask the categories the detector rejects.
 
     logits: (N, K) cosines; s: (N,) novelty. The detector decides whether an image is new, the classifier which of the
     categories on that side it is. So F holds wherever there is such a side, and a new class that the classifier took for a

@@ -127,7 +127,7 @@ def swapped_targets(
     """Fini et al. 2021, targets: the label where there is one, else what Sinkhorn makes of the other view.
 
     logits: (H, 2B, K) cosines of H heads; rows i and i+B are two views. labelled: (2L,) rows of the labelled images, first
-    views, then second views; free: (2F,) the other rows, likewise; y: (L,). Returns (H, 2B, K): row i is the target of
+    views, then second views; free: (2F,) the other rows in the same order; y: (L,). Returns (H, 2B, K): row i is the target of
     row i. Each head and view is balanced alone, over its F rows.
     """
     if logits.ndim != 3 or logits.shape[1] % 2:
