@@ -187,7 +187,8 @@ def finish(
             finally:
                 free.put(place)
 
-        futures = [pool.submit(context.copy().run, work, *each) for each in enumerate(open_ones, start=1)]
+        numbered = enumerate(open_ones, start=1)
+        futures = [pool.submit(context.copy().run, work, number, cell) for number, cell in numbered]
         for future in futures:
             future.result()
     return failed
