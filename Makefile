@@ -18,7 +18,7 @@ demo: setup
 	$(BIN)/debgcd demo
 
 bench: setup
-	$(BIN)/debgcd bench -o benchmarks/results/performance.json --table docs/performance.md --force
+	$(BIN)/python benchmarks/performance.py
 
 lint: setup
 	$(BIN)/ruff check .

@@ -22,11 +22,11 @@ import numpy as np
 import sklearn
 import torch
 from grid import write_between
+from memory import Peak
 from sklearn.cluster import KMeans
 from torch import Tensor
 
 from debgcd.cluster.kmeans import kmeans
-from debgcd.reproduce.bench.session import Peak
 from debgcd.system.machine import cores, processor
 from debgcd.system.progress import progress, say
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from debgcd.data import fingerprints
 from debgcd.report import thumbnails
 from debgcd.review.page import pictures, similar
-from debgcd.system.files import read_sealed
+from debgcd.system.files import bytes_in, read_sealed
 from debgcd.system.progress import progress
 from debgcd.system.store import free_unusable
 from debgcd.tokens import bank, image_cache
@@ -40,7 +40,7 @@ def check_cache(cache: Path) -> list[Entry]:
     with progress("reading the cache") as report:
         works = list(_entries(cache))
         for done, (what, path) in enumerate(works, 1):
-            size = _size(path)
+            size = bytes_in(path)
             found.append(Entry(what, path, size, _checked(what, path)))
             report(done, len(works))
     return found
@@ -84,8 +84,3 @@ def _table(path: Path) -> str:
         return "in use"
     except sqlite3.Error:
         return "damaged"
-
-
-def _size(path: Path) -> int:
-    files = path.rglob("*") if path.is_dir() else [path]
-    return sum(file.stat().st_size for file in files if file.is_file())

@@ -18,6 +18,7 @@ from debgcd.errors import DebgcdError
 from debgcd.novelty.suspicious_labels import CLEARLY, check_labels, shares_of_labels, suspicious_labels
 from debgcd.novelty.vote import UNEVEN
 from debgcd.run.model_folder import views_label
+from debgcd.system.files import bytes_in
 from debgcd.system.machine import cache_folder
 from debgcd.system.progress import progress
 from debgcd.train.cost import Level, alternatives, expected_cost
@@ -106,7 +107,7 @@ def check(manifest: Manifest, config: Config, labels: bool = False) -> tuple[Fin
         problem=problem,
         plan=plan,
         cache=str(cache),
-        cache_bytes=sum(file.stat().st_size for file in cache.rglob("*") if file.is_file()) if cache.is_dir() else 0,
+        cache_bytes=bytes_in(cache),
         doubts=doubtful,
     )
     return found, manifest

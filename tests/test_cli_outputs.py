@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from debgcd.reproduce.bench.session import BEGIN, END, Line
+from debgcd.reproduce.bench.session import Line
 
 Command = Callable[..., Any]
 
@@ -176,18 +176,3 @@ def test_a_configuration_is_not_replaced_by_what_it_configures(
     said = command("check", shared_folder, "--config", given, "--manifest", given, "--preset", "small", "--force")
     assert said.code == 2 and "is an input of this command" in said.complaint
     assert given.read_text() == "k: 3\n"
-
-
-def test_a_table_is_rewritten_between_its_markers_but_not_in_a_run(
-    call: Any, command: Command, finished: Path, tmp_path: Path
-) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(f"before\n{BEGIN}\n{END}\nafter\n", "utf-8")
-    assert command("bench", "decode", "--table", page).code == 0
-    assert page.read_text("utf-8").startswith("before\n") and page.read_text("utf-8").endswith("\nafter\n")
-    said = command("bench", "decode", "--table", page, "-o", page, "--force")
-    assert said.code == 2 and "give two paths" in said.complaint
-    run = shutil.copytree(finished, tmp_path / "run")
-    shutil.copy(page, run / "page.md")
-    said = command("bench", "decode", "--table", run / "page.md")
-    assert said.code == 2 and "lies inside the run directory" in said.complaint

@@ -20,7 +20,7 @@ import pytest
 from debgcd.errors import DataError
 from debgcd.system import store
 from debgcd.system.files import read_sealed
-from debgcd.system.store import Index, Recipe, Store, exists, open_store
+from debgcd.system.store import Index, Recipe, Store, missing_bytes, open_store
 
 pytestmark = pytest.mark.tries("a store killed, damaged or full", "survived")
 
@@ -110,9 +110,9 @@ def test_a_store_holds_its_records_and_says_what_it_is(tmp_path: Path) -> None:
 
 def test_it_is_computed_once_and_by_its_facts(tmp_path: Path) -> None:
     first, again, other = Work(), Work(), Work({"of": "another"})
-    assert not exists(tmp_path, first.recipe)
+    assert missing_bytes(tmp_path, first.recipe) == first.recipe.size
     place = open_store(tmp_path, first.recipe).folder
-    assert exists(tmp_path, first.recipe)
+    assert not missing_bytes(tmp_path, first.recipe)
     assert open_store(tmp_path, again.recipe).folder == place and open_store(tmp_path, other.recipe).folder != place
     assert (first.starts, again.starts, other.starts) == ([0], [], [0])
     assert (first.checks, again.checks) == (0, 1)  # what was computed just now need not be checked
@@ -359,7 +359,7 @@ def test_a_damaged_store_is_computed_again(
     place = open_store(tmp_path / "new", Work().recipe).folder
     DAMAGE[damage](place)
     again = Work()
-    assert not exists(tmp_path / "new", again.recipe)
+    assert missing_bytes(tmp_path / "new", again.recipe) == again.recipe.size
     capsys.readouterr()
     assert content(open_store(tmp_path / "new", again.recipe).folder) == whole and again.starts == [0]
     said = capsys.readouterr().err.splitlines()

@@ -20,6 +20,8 @@ from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from debgcd.cluster.prototypes import group_means
+
 BLOCK = 2048  # points whose distances to all others are in memory together
 PAIRS = 65536  # pairs of points that are in memory together
 
@@ -42,7 +44,7 @@ def levels(points: Tensor, label: Tensor) -> list[NDArray[np.int64]]:
         clusters = parts[clusters]
         found.append(clusters)
         limit = farthest if limit == math.inf else limit
-        means = _means(points, clusters, count)
+        means = group_means(points, torch.from_numpy(clusters).to(points.device), count)
     return found or [clusters]
 
 
@@ -141,12 +143,6 @@ def _classes(clusters: NDArray[np.int64], y: NDArray[np.int64], count: int) -> N
     label = np.full(count, -1)
     label[clusters[y >= 0]] = y[y >= 0]
     return label
-
-
-def _means(points: Tensor, clusters: NDArray[np.int64], count: int) -> Tensor:
-    at = torch.from_numpy(clusters).to(points.device)
-    sums = torch.zeros(count, points.shape[1], dtype=points.dtype, device=points.device).index_add_(0, at, points)
-    return sums / torch.bincount(at, minlength=count)[:, None]
 
 
 def communities(

@@ -49,6 +49,12 @@ def class_means(unit: Tensor, category: Tensor, k: int) -> Tensor:
     return normalize(sums, dim=1)
 
 
+def group_means(points: Tensor, group: Tensor, count: int) -> Tensor:
+    """The mean of each group's points: points (N, d), group (N,) in 0..count-1 -> (count, d); 0 for a group without points."""
+    sums = torch.zeros(count, points.shape[1], dtype=points.dtype, device=points.device).index_add_(0, group, points)
+    return sums / torch.bincount(group, minlength=count).clamp_min(1)[:, None]
+
+
 def principal(points: Tensor, axes: int) -> Tensor:
     """Centred points projected on their `axes` directions of largest variance: (N, d) -> (N, min(axes, N, d))."""
     mean, directions = principal_axes(points, min(axes, *points.shape))
@@ -69,8 +75,7 @@ def whitening(points: Tensor, label: Tensor) -> Tensor | None:
     """
     y, known = label[label >= 0], points[label >= 0].double()
     count = torch.bincount(y)
-    sums = torch.zeros(len(count), points.shape[1], dtype=known.dtype, device=known.device).index_add_(0, y, known)
-    residual = known - (sums / count.clamp_min(1)[:, None])[y]
+    residual = known - group_means(known, y, len(count))[y]
     # each class mean costs one degree of freedom
     freedom = int((count - 1).clamp_min(0).sum())
     covariance = residual.T @ residual / max(1, freedom)

@@ -204,32 +204,33 @@ def configured(options: argparse.Namespace, source: Source, continued: Config | 
             say(f"preset: {config.preset}, because nothing was released for {facts.title} with {config.method}")
         if not METHODS[config.method].about.finds_k:
             given.insert(0, ({"k": facts.classes}, "the benchmark"))
-    epochs = getattr(options, "epochs", None)
-    sections: dict[str, dict[str, Any]] = {
-        "schedule": {} if epochs is None else {"epochs": epochs, "steps": None},
-        "backbone": {} if backbone is None else {"name": backbone},
-        "views": {} if options.bank is None else {"bank": options.bank},
-        "detector": {
-            "kind": getattr(options, "detector", None),
-            "labelled_fraction": getattr(options, "labelled_fraction", None),
-        },
-        "run": {"workers": options.workers, "device": options.device, "cache": absolute(options.cache)},
-    }
-    if any(value is not None for value in sections["detector"].values()) and not hasattr(config.options, "detector"):
+    detector, fraction = (getattr(options, name, None) for name in ("detector", "labelled_fraction"))
+    if (detector, fraction) != (None, None) and not hasattr(config.options, "detector"):
         raise UsageError(f"--detector and --labelled-fraction are not for {config.method}; omit them")
-    values = {"seed": options.seed} if options.seed is not None else {}
-    values |= {"start": os.path.abspath(start_run)} if start_run is not None else {}
-    if epochs is not None and METHODS[config.method].first is not None:
-        # the first stage is as long as the second
-        values["first"] = {"epochs": None, "steps": None}
-    values |= getattr(options, "k", None) or {}
-    for name, section in sections.items():
-        section = {key: value for key, value in section.items() if value is not None or key == "steps"}
-        values |= {name: section} if section else {}
-    return configuration.override_all(config, [*given, (values, "the command line"), *last])
+    chosen = {
+        "seed": options.seed,
+        "start": absolute(start_run),
+        "backbone.name": backbone,
+        "views.bank": options.bank,
+        "detector.kind": detector,
+        "detector.labelled_fraction": fraction,
+        "run.workers": options.workers,
+        "run.device": options.device,
+        "run.cache": absolute(options.cache),
+    }
+    flags = [configuration.nested(key, value) for key, value in chosen.items() if value is not None]
+    epochs = getattr(options, "epochs", None)
+    if epochs is not None:
+        flags.append({"schedule": {"epochs": epochs, "steps": None}})
+        if METHODS[config.method].first is not None:
+            # the first stage is as long as the second
+            flags.append({"first": {"epochs": None, "steps": None}})
+    flags.append(getattr(options, "k", None) or {})
+    changes = [*given, *((values, "the command line") for values in flags), *last]
+    return configuration.override_all(config, changes)
 
 
-def absolute(path: str | None) -> str | None:
+def absolute(path: str | os.PathLike[str] | None) -> str | None:
     """The absolute path; None stays None."""
     return None if path is None else os.path.abspath(path)
 

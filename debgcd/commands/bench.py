@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import os
 import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from debgcd.commands.arguments import Subparsers, add_command
-from debgcd.commands.output import add_force, require_free, require_harmless, table
+from debgcd.commands.output import add_force, require_free, table
 from debgcd.errors import UsageError, suggest
 from debgcd.reproduce.bench import PARTS
 from debgcd.system.progress import escaped
@@ -42,9 +41,6 @@ def add(subparsers: Subparsers) -> None:
         "--backbone-size", action="append", choices=BACKBONES, help="default: both; repeatable", dest="backbones"
     )
     parser.add_argument("-o", dest="out", type=Path, metavar="FILE.json", help="also write the results to this file")
-    parser.add_argument(
-        "--table", type=Path, metavar="PAGE.md", help="also write them to this page, between its markers"
-    )
     add_force(parser)
 
 
@@ -57,30 +53,23 @@ def bench(options: argparse.Namespace) -> None:
         if getattr(options, name) is not None and getattr(options, name) < 1:
             raise UsageError(f"--{name} must be at least 1, not {getattr(options, name)}")
     if options.out is not None:
-        if options.table is not None and os.path.realpath(options.out) == os.path.realpath(options.table):
-            raise UsageError(f"-o and --table are both {options.out}; give two paths")
         require_free(options, "-o", options.out)
         options.out.parent.mkdir(parents=True, exist_ok=True)
 
-    from debgcd.reproduce.bench.measure import run
-    from debgcd.reproduce.bench.session import SHAPES, Session, require_markers, write_table
+    from debgcd.reproduce.bench.measure import MEASURES, run
+    from debgcd.reproduce.bench.session import SHAPES, Session
     from debgcd.system.files import write_json
 
-    if options.table is not None:
-        require_markers(options.table)
-        require_harmless(options, "--table", options.table)  # rewriting the part between the markers needs no --force
     shapes = [SHAPES[name] for name in SHAPES if name in (options.backbones or BACKBONES)]
     if options.batch is not None:
         shapes = [replace(shape, batch=options.batch) for shape in shapes]
     with tempfile.TemporaryDirectory(prefix="debgcd-bench-") as folder:
         session = Session(Path(folder), tuple(shapes), repeats=options.repeats)
-        results = run(session, [part for part in PARTS if part in (options.parts or PARTS)], _show)
+        measures = {part: work for part, work in MEASURES.items() if part in (options.parts or MEASURES)}
+        results = run(session, measures, _show)
     if options.out is not None:
         write_json(options.out, results)
         print(f"results: {escaped(options.out)}")
-    if options.table is not None:
-        write_table(options.table, results)
-        print(f"table: {escaped(options.table)}")
 
 
 def _show(lines: list[Line]) -> None:

@@ -63,7 +63,7 @@ def doctor(options: argparse.Namespace) -> None:
 
 def _describe(device: torch.device, cache: str | None) -> None:
     """Print what the machine has."""
-    from debgcd.system.files import amount, free_bytes
+    from debgcd.system.files import amount, bytes_in, free_bytes
     from debgcd.system.machine import cache_folder, cores, processor, versions
 
     print("versions   " + ", ".join(f"{name} {version}" for name, version in versions().items()))
@@ -71,7 +71,7 @@ def _describe(device: torch.device, cache: str | None) -> None:
     print(f"device     {device}{_name_of(device)}; bfloat16 {'is' if _bf16(device) else 'would not be'} faster there")
     folder = cache_folder(cache)
     parts = sorted(folder.iterdir()) if folder.is_dir() else []
-    sizes = [f"{escaped(part.name)} {amount(_bytes(part))}" for part in parts]
+    sizes = [f"{escaped(part.name)} {amount(bytes_in(part))}" for part in parts]
     print(f"cache      {escaped(folder)}: {', '.join(sizes) if sizes else 'empty'}")
     print(f"disk       free: {amount(free_bytes(folder))} for the cache, {amount(free_bytes(Path.cwd()))} here")
     missing = {extra for extra, (module, _) in EXTRAS.items() if importlib.util.find_spec(module) is None}
@@ -140,9 +140,3 @@ def _bf16(device: torch.device) -> bool:
     from debgcd.model.backbone import gains_from_bf16
 
     return gains_from_bf16(device)
-
-
-def _bytes(path: Path) -> int:
-    """The size of a file, or of all files below a folder."""
-    files = path.rglob("*") if path.is_dir() else [path]
-    return sum(file.lstat().st_size for file in files if file.is_file())

@@ -36,15 +36,6 @@ def require_free(options: argparse.Namespace, flag: str, path: Path, images: Ite
 
     Refused even with --force: a folder, a file inside a run or a model, an input of the command, one of its `images`.
     """
-    require_harmless(options, flag, path, images)
-    if path.is_file() and not options.force:
-        raise UsageError(f"{flag} {path} exists; choose another path, or replace it with --force")
-
-
-def require_harmless(
-    options: argparse.Namespace, flag: str, path: Path, images: Iterable[os.PathLike[str]] = ()
-) -> None:
-    """Refuse what `require_free` refuses even with --force."""
     if path.is_dir():
         raise UsageError(f"{flag} {path} is a folder; give the path of a file")
     target = Path(os.path.realpath(path))
@@ -60,6 +51,8 @@ def require_harmless(
             raise UsageError(f"{flag} {path} is an input of this command; choose another path")
     if any(_same(image, target) for image in images) or any(_image_below(target, given) for given in inputs):
         raise UsageError(f"{flag} {path} is one of the input images; choose another path")
+    if not options.force:
+        raise UsageError(f"{flag} {path} exists; choose another path, or replace it with --force")
 
 
 def _same(first: os.PathLike[str], second: Path) -> bool:

@@ -23,6 +23,29 @@ from debgcd.errors import UsageError, suggest
 from debgcd.methods import METHODS, require_method, usable
 from debgcd.system.files import readable
 
+__all__ = [
+    "ADDED",
+    "Config",
+    "Layer",
+    "assignment",
+    "compose",
+    "dump",
+    "fitted",
+    "from_dict",
+    "layers",
+    "leaves",
+    "load",
+    "names",
+    "nested",
+    "override",
+    "override_all",
+    "own_keys",
+    "read_yaml",
+    "reasons",
+    "to_dict",
+    "without",
+]
+
 Name = str | None  # of a file in the package, or of none
 Kind = Literal["preset", "quality", "method", "benchmark", "backbone"]
 _FOLDERS: dict[Kind, str] = {
@@ -237,12 +260,16 @@ def assignment(text: str) -> dict[str, Any]:
     if not equals or not key.strip():
         raise UsageError(f"--set takes KEY=VALUE, e.g. detector.weight=0.1, not {text!r}")
     try:
-        nested: Any = parse_yaml(value)
+        return nested(key.strip(), parse_yaml(value))
     except ValueError as error:
         raise UsageError(f"--set {text!r:.80} has a value that is not YAML ({error}); quote it") from error
-    for part in reversed(key.strip().split(".")):
-        nested = {part: nested}
-    return nested
+
+
+def nested(key: str, value: Any) -> dict[str, Any]:
+    """The value of a dotted key as the nested mapping that `override` takes."""
+    for part in reversed(key.split(".")):
+        value = {part: value}
+    return value
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -301,7 +328,7 @@ def reasons(config: Config, found: list[Layer]) -> dict[str, str]:
 
 
 def _fields(section: Any, path: str = "") -> Iterator[tuple[str, Any, Mapping[str, Any]]]:
-    """Each value with its dotted key and what its field says of itself."""
+    """The dotted key, the value and the metadata of each field."""
     for field in dataclasses.fields(section):
         value = getattr(section, field.name)
         if dataclasses.is_dataclass(value):

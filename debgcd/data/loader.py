@@ -29,7 +29,7 @@ from debgcd.system.machine import begin_patient_worker, cores
 
 T = TypeVar("T")
 
-SHARED_MEMORY = re.compile(r"shared memory|/torch_|bus error", re.IGNORECASE)  # in what PyTorch says when it is full
+SHARED_MEMORY = re.compile(r"shared memory|/torch_|bus error", re.IGNORECASE)  # in PyTorch's errors when it is full
 
 # An item to load: an image's number, the crop parameters of its views, (V, PARTS), and the kind of each view.
 Item = tuple[int, CropParams, Kinds]

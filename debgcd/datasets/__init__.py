@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -77,13 +77,12 @@ class Benchmark:
             "unlabelled": self.unlabelled,
             "unlabelled_classes": self.unlabelled_classes,
         }
-        paper = None if self.facts.paper is None else asdict(self.facts.paper)
         return {
             "name": self.facts.name,
             "folder": str(self.folder),
             "split": self.split,
             "here": here,
-            "paper": paper,
+            "paper": self.facts.paper,
         }
 
 
@@ -99,7 +98,8 @@ def read_benchmark(name: str, root: Path, cache: Path, split: Split = "published
             raise _incomplete(about, listing.folder, f"{published} {part} images", len(rows))
     found = Benchmark(about, listing.folder, split, _to_manifest(listing, about.old, split))
     if about.train is None and about.paper is not None:  # only the paper's rounded numbers are published
-        for printed, count in ((about.paper.labelled, found.labelled), (about.paper.unlabelled, found.unlabelled)):
+        for side, count in (("labelled", found.labelled), ("unlabelled", found.unlabelled)):
+            printed = about.paper[side]
             if as_printed(count, printed) != printed:
                 raise _incomplete(about, listing.folder, f"{printed} labelled or unlabelled images", count)
     return found

@@ -7,7 +7,6 @@ differs from the published one is an error that names the file and says how to g
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from debgcd.data.sources import IMAGE_SUFFIXES
-from debgcd.errors import DataError, UsageError
+from debgcd.errors import DataError, UsageError, suggest
 from debgcd.system.files import parse_json, readable
 
 NAMES = ("cifar10", "cifar100", "imagenet100", "imagenet1k", "cub", "cars", "aircraft", "pets", "herbarium19")
@@ -39,17 +38,6 @@ class Archive:
 
 
 @dataclass(frozen=True)
-class PaperRow:
-    """A row of the paper's Table 1, numbers of images as printed there ("1.5K")."""
-
-    fine_grained: bool
-    labelled: str
-    labelled_classes: int
-    unlabelled: str
-    unlabelled_classes: int
-
-
-@dataclass(frozen=True)
 class Facts:
     """One set. Classes are numbered in the set's own order; `old` ones are labelled, `new` ones are to be discovered."""
 
@@ -60,7 +48,9 @@ class Facts:
     test: int
     old: tuple[int, ...]
     new: tuple[int, ...]
-    paper: PaperRow | None  # None where the paper's table has no row
+    paper: (
+        dict[str, Any] | None
+    )  # the row of the paper's Table 1, numbers of images as printed ("1.5K"); None if it has none
     archives: tuple[Archive, ...] = ()  # none where they require a login or a form
     by_hand: str = ""  # how to get it without archives
     synsets: tuple[str, ...] = ()  # the classes of ImageNet-100, which are folders of ImageNet
@@ -81,9 +71,7 @@ def resolve(name: str) -> str:
     plain = name.lower().replace("-", "").replace("_", "")
     if plain in NAMES:
         return plain
-    near = difflib.get_close_matches(plain, NAMES, n=1)
-    hint = f"did you mean {near[0]!r}? Choose" if near else "choose"
-    raise UsageError(f"no benchmark {name!r}; {hint} from {', '.join(NAMES)}")
+    raise UsageError(f"no benchmark {name!r}{suggest(plain, NAMES)}")
 
 
 @cache
@@ -92,12 +80,10 @@ def facts_of(name: str) -> Facts:
     name = resolve(name)
     file = resources.files("debgcd.datasets") / "splits" / f"{name}.json"
     data: dict[str, Any] = parse_json(file.read_text("utf-8"))
-    row = data_sets().get(name)
-    paper = None if row is None else PaperRow(**row)
     archives = tuple(Archive(**archive) for archive in data.pop("archives", ()))
     fields = {key: value for key, value in data.items() if key in Facts.__dataclass_fields__}
     published: Any = {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
-    return Facts(name=name, paper=paper, archives=archives, **published)
+    return Facts(name=name, paper=data_sets().get(name), archives=archives, **published)
 
 
 @dataclass(frozen=True)

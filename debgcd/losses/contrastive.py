@@ -11,6 +11,22 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+__all__ = [
+    "centre_contrast",
+    "contrast",
+    "contrastive_among",
+    "cross_contrastive",
+    "cross_nce",
+    "info_nce",
+    "info_nce_within",
+    "near_contrastive",
+    "nearness",
+    "neighbour_contrast",
+    "smoothed_nce",
+    "supervised_contrastive",
+    "supervised_contrastive_within",
+]
+
 
 def contrast(similarity: Tensor, positive: Tensor, among: Tensor) -> Tensor:
     """For each row, minus the mean over its positives of the logarithm of their share among the candidates: (N, C) -> (N,).

@@ -8,6 +8,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+__all__ = [
+    "certainty",
+    "consistent",
+    "debiased_unlabelled",
+    "hard_labels",
+    "learn_hard_labels",
+    "mean_entropy",
+    "novelty",
+    "on_side",
+    "one_vs_all_consistency",
+    "one_vs_all_entropy",
+    "one_vs_all_labelled",
+    "one_vs_all_unlabelled",
+    "self_distillation",
+    "size_divergence",
+    "supervised",
+]
+
 # Eq. 1–2 and L_cls^s: the parametric classifier of SimGCD
 
 
@@ -158,7 +176,7 @@ def consistent(category: Tensor, s: Tensor, known: int) -> Tensor:
 
 
 def on_side(logits: Tensor, s: Tensor, known: int) -> Tensor:
-    """Preset `small` only: logits in which every category on the side that the detector speaks against comes last.
+    """Preset `small` only: logits that mask the categories the detector rejects.
 
     logits: (N, K) cosines; s: (N,) novelty. The detector decides whether an image is new, the classifier which of the
     categories on that side it is. So F holds wherever there is such a side, and a new class that the classifier took for a
@@ -166,23 +184,6 @@ def on_side(logits: Tensor, s: Tensor, known: int) -> Tensor:
     """
     is_new = torch.arange(logits.shape[1], device=logits.device) >= known
     return logits - 3 * (is_new != (s > 0.5)[:, None]).to(logits.dtype)  # two cosines differ by 2 at most
-
-
-def accepted(
-    logits: Tensor,
-    s: Tensor | None,
-    known: int,
-    threshold: float | Tensor,
-    temperature: float = 0.1,
-    *,
-    use_consistency: bool = True,
-) -> Tensor:
-    """Eq. 11, first two factors: which rows give a hard label, because they pass the threshold and F.
-
-    logits: (N, K) cosines; s: (N,) novelty, or None without F; threshold: a number or (N,). Returns (N,) bool.
-    """
-    passed = (logits / temperature).softmax(1).amax(1) > threshold
-    return passed & consistent(logits.argmax(1), s, known) if s is not None and use_consistency else passed
 
 
 def hard_labels(
@@ -194,9 +195,15 @@ def hard_labels(
     *,
     use_consistency: bool = True,
 ) -> Tensor:
-    """Eq. 11: the choice of each accepted row as its hard label, -1 for the others; arguments as for `accepted`: -> (N,)."""
-    rows = accepted(logits, s, known, threshold, temperature, use_consistency=use_consistency)
-    return torch.where(rows, logits.argmax(1), -1)
+    """Eq. 11, first two factors: the choice of each row that passes the threshold and F as its hard label, else -1: -> (N,).
+
+    logits: (N, K) cosines; s: (N,) novelty, or None without F; threshold: a number or (N,).
+    """
+    choice = logits.argmax(1)
+    passed = (logits / temperature).softmax(1).amax(1) > threshold
+    if s is not None and use_consistency:
+        passed = passed & consistent(choice, s, known)
+    return torch.where(passed, choice, -1)
 
 
 def learn_hard_labels(

@@ -13,6 +13,37 @@ from torch import Tensor
 
 from debgcd.config import schedules
 
+__all__ = [
+    "agreed",
+    "categories_of_codes",
+    "code_condition",
+    "code_length",
+    "conditional_entropy",
+    "consensus",
+    "density_temperatures",
+    "divergence",
+    "energy",
+    "follow",
+    "guided_gradient",
+    "known_subspace",
+    "looks_new",
+    "margin_supervised",
+    "mask_condition",
+    "momentum",
+    "pairwise",
+    "pairwise_agreement",
+    "partners",
+    "ramp",
+    "same_ranks",
+    "sinkhorn",
+    "swapped",
+    "swapped_targets",
+    "teacher_distillation",
+    "uncertainty",
+    "view_consistency",
+    "with_labels",
+]
+
 SMALLEST = 1e-7  # added to a probability before its logarithm, as in the public code of RankStats
 LEAST_DENSITY = 0.01  # of the mean density of GPC's clusters
 
@@ -96,7 +127,7 @@ def swapped_targets(
     """Fini et al. 2021, targets: the label where there is one, else what Sinkhorn makes of the other view.
 
     logits: (H, 2B, K) cosines of H heads; rows i and i+B are two views. labelled: (2L,) rows of the labelled images, first
-    views, then second views; free: (2F,) the other rows, likewise; y: (L,). Returns (H, 2B, K): row i is the target of
+    views, then second views; free: (2F,) the other rows in the same order; y: (L,). Returns (H, 2B, K): row i is the target of
     row i. Each head and view is balanced alone, over its F rows.
     """
     if logits.ndim != 3 or logits.shape[1] % 2:

@@ -15,6 +15,7 @@ from torch.nn.functional import normalize
 
 from debgcd import losses
 from debgcd.cluster.graphs import levels, merged_to
+from debgcd.cluster.prototypes import group_means
 from debgcd.config.schedules import Progress
 from debgcd.config.schema import Options, option
 from debgcd.methods.base import About, Batch, Context, Loss
@@ -67,8 +68,6 @@ class CiPR(ContrastiveMethod):
         unit = normalize(feature, dim=1)
         # clustered as they are, as in the public code; an image then belongs to the nearest mean of unit-length features
         cluster = torch.from_numpy(merged_to(feature, context.label, self.sizes.k)).to(unit.device)
-        sums = torch.zeros(self.sizes.k, unit.shape[1], device=unit.device).index_add_(0, cluster, unit)
         order = known_first(cluster, context.label, self.sizes.k, self.sizes.known)
-        centres = sums / torch.bincount(cluster, minlength=self.sizes.k)[:, None]
-        fill_centres(context, centres[order])
+        fill_centres(context, group_means(unit, cluster, self.sizes.k)[order])
         fit_detector(context, feature)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from debgcd import losses
+from debgcd.cluster.prototypes import group_means
 from debgcd.config.schedules import Progress
 from debgcd.methods.base import Batch, Context, Loss, Method
 from debgcd.model.network import Network, Output
@@ -49,8 +50,7 @@ class EAGC(Method):
         subspace = losses.known_subspace(known, self.config.extras.eagc_eta)
         buffer(f"{PART}.subspace").copy_(subspace)
         buffer(f"{PART}.mean_energy").copy_(losses.energy(known, subspace).mean())
-        sums = known.new_zeros(self.sizes.known, known.shape[1]).index_add_(0, y, known)
-        target = (sums / torch.bincount(y, minlength=len(sums)).clamp_min(1)[:, None])[y].double()
+        target = group_means(known, y, self.sizes.known)[y].double()
         gram = known.double().T @ known.double()
         gram += RIDGE * gram.diagonal().mean() * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
         weights = torch.linalg.solve(gram, known.double().T @ target)

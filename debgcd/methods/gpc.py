@@ -17,7 +17,7 @@ from torch.nn.functional import normalize
 from debgcd import losses
 from debgcd.cluster.kmeans import kmeans
 from debgcd.cluster.mixture import Prior, split_and_merge
-from debgcd.cluster.prototypes import principal
+from debgcd.cluster.prototypes import group_means, principal
 from debgcd.config.schedules import Progress
 from debgcd.config.schema import option
 from debgcd.methods.base import About, Batch, Context, Loss
@@ -81,8 +81,7 @@ class GPC(ContrastiveMethod):
             points, assignment, known, prior, most=self._most, seed=seed, chance=options.chance
         )
         count.copy_(assignment.amax() + 1)
-        sums = torch.zeros(int(count), unit.shape[1], device=unit.device).index_add_(0, assignment, unit)
-        centres = sums / torch.bincount(assignment, minlength=int(count)).clamp_min(1)[:, None]
+        centres = group_means(unit, assignment, int(count))
         network.get_buffer("memory.own").copy_(assignment)
         network.get_buffer("memory.means")[: len(centres)] = normalize(centres, dim=1)
         temperatures = losses.density_temperatures(unit, assignment, centres, options.temperature)

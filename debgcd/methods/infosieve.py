@@ -59,10 +59,6 @@ class Sieve(nn.Module):
         self.register_buffer("age", torch.tensor(0.1))
         self.register_buffer("weight", 2.0 ** -torch.arange(options.bits))  # per bit
 
-    def reset(self, generator: torch.Generator) -> None:
-        for part in (self.projection, self.code, self.mask, self.category):
-            part.reset(generator)
-
     def forward(self, feature: Tensor) -> Tensor:
         z, age = self.projection(feature), self.get_buffer("age")
         code = (self.code(z) * age).tanh()

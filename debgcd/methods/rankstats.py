@@ -25,7 +25,7 @@ class RankStatsObjective:
 
     top: int = option(5, "dimensions that must be the same, as published", 1, 4096)
     consistency_weight: float = option(50.0, "λ, the largest ω; the public script for CIFAR-100", 0, 1e6)
-    ramp: float = option(0.75, "share of the run in which ω grows: 150 of 200 epochs, likewise", 0, 1)
+    ramp: float = option(0.75, "share of the run in which ω grows: 150 of 200 epochs, as in that script", 0, 1)
     temperature: float = option(0.1, "of the head, as for all classifiers of cosines here", 1e-4, 100)
 
 

@@ -10,9 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
@@ -22,7 +20,7 @@ from debgcd.config.schema import Options, option
 from debgcd.data.views import PLAIN, SMALL, Kinds
 from debgcd.methods.base import About, Batch, Context, Loss, Method
 from debgcd.methods.shared import memory_of
-from debgcd.model.heads import Classifier, Projection, Prototypes, merged
+from debgcd.model.heads import Classifier, Projection, Prototypes, reset
 from debgcd.model.network import Network, Output
 
 
@@ -62,8 +60,8 @@ class UNOHeads(nn.Module):
         self.new = nn.ModuleList(Prototypes(options.projection_width, sizes[i % 2]) for i in range(2 * options.count))
 
     def reset(self, generator: torch.Generator) -> None:
-        for module in (self.known, *self.projections, *self.new):
-            module.reset(generator)
+        for part in self.children():
+            reset(part, generator)
         self.unit_prototypes()
 
     @torch.no_grad()
@@ -100,15 +98,14 @@ class BestHead(Classifier):
         assert isinstance(new, Prototypes)
         return torch.block_diag(*(normalize(head.weight, dim=1) for head in (heads.known, new)))
 
-    def merge(self, images: NDArray[np.int64], groups: list[list[int]]) -> None:
+    def keep(self, categories: list[int]) -> None:
         heads = self._heads[0]
         known = len(heads.known.weight)
-        new = [[i - known for i in group] for group in groups[known:]]
+        new = [i - known for i in categories[known:]]
         for i, head in enumerate(heads.new):
             assert isinstance(head, Prototypes)
-            rows = head.weight
             # over-clustering heads are unused after training; keep the number of rows that their shape requires
-            rows.data = rows.data[: heads.over * len(new)] if i % 2 else merged(rows.data, images[known:], new)
+            head.keep(list(range(heads.over * len(new))) if i % 2 else new)
 
 
 class UNO(Method):

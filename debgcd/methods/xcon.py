@@ -44,11 +44,6 @@ class Experts(nn.Module):
         super().__init__()
         self.projections = nn.ModuleList(projections)
 
-    def reset(self, generator: torch.Generator) -> None:
-        for projection in self.projections:
-            assert isinstance(projection, Projection | PrototypeProjection)
-            projection.reset(generator)
-
     def forward(self, feature: Tensor) -> Tensor:
         return torch.stack([projection(feature) for projection in self.projections], 1)
 

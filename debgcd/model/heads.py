@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import gelu, linear, normalize
 
@@ -22,9 +20,9 @@ class Classifier(nn.Module):
         """One direction per category: (K, ...)."""
         return self.weight
 
-    def merge(self, images: NDArray[np.int64], groups: list[list[int]]) -> None:
-        """Keep one category per group of categories; images: (K,) how many are in each."""
-        self.weight.data = merged(self.weight.data, images, groups)
+    def keep(self, categories: list[int]) -> None:
+        """Drop all other categories; a known class is never dropped."""
+        self.weight.data = self.weight.data[categories]
 
 
 class Prototypes(Classifier):
@@ -128,10 +126,6 @@ class PrototypeProjection(nn.Module):
         self.projection = Projection(width, hidden, inner, depth)
         self.prototypes = Prototypes(inner, prototypes)
 
-    def reset(self, generator: torch.Generator) -> None:
-        self.projection.reset(generator)
-        self.prototypes.reset(generator)
-
     def forward(self, feature: Tensor) -> Tensor:
         """(N, width) -> (N, prototypes), unit rows."""
         return normalize(self.prototypes(self.projection(feature)), dim=1)
@@ -143,10 +137,6 @@ class Part(nn.Module):
     def __init__(self, head: nn.Module, start: int, end: int):
         super().__init__()
         self.head, self.start, self.end = head, start, end
-
-    def reset(self, generator: torch.Generator) -> None:
-        assert isinstance(self.head, MLP | PrototypeProjection)
-        self.head.reset(generator)
 
     def forward(self, feature: Tensor) -> Tensor:
         return self.head(feature[:, self.start : self.end])
@@ -168,28 +158,19 @@ def squared_distance(points: Tensor, centres: Tensor) -> Tensor:
     return (norms - 2 * linear(points, centres)).clamp_min(0)
 
 
-def merged(weight: Tensor, images: NDArray[np.int64], groups: list[list[int]]) -> Tensor:
-    """The mean direction of each group's rows, weighted by their images, at their mean length: (K, width) -> (G, width).
-
-    Directions, because prototypes are compared by these; a prototype's length means nothing, but that of a cluster's
-    centre does.
-    """
-    share = torch.from_numpy(images).to(weight).clamp_min(1)  # a known class may have no unlabelled image
-    unit, length = normalize(weight, dim=1), weight.norm(dim=1)
-    if not groups:
-        return weight[:0]
-    parts = [(group, share[group] / share[group].sum()) for group in groups]
-    return torch.stack([(part @ length[group]) * normalize(part @ unit[group], dim=0) for group, part in parts])
-
-
 def reset_heads(heads: nn.ModuleDict, seed: int) -> None:
-    """Initialise each head from (seed, its name) alone, so that methods which share a head start it alike.
-
-    A head says how by `reset(generator)`; one without parameters needs none.
-    """
+    """Initialise each head from (seed, its name) alone, so that methods which share a head start it alike."""
     for name, head in heads.items():
-        if any(True for _ in head.parameters()):
-            reset = getattr(head, "reset", None)
-            if reset is None:
-                raise TypeError(f"the head {name!r} has parameters but no reset(generator) to initialise them")
-            reset(torch.Generator().manual_seed(stream_seed(seed, f"head/{name}") % 2**63))
+        reset(head, torch.Generator().manual_seed(stream_seed(seed, f"head/{name}") % 2**63), name)
+
+
+def reset(module: nn.Module, generator: torch.Generator, head: str = "") -> None:
+    """Initialise a module by its `reset(generator)`, or else its parts, in their order. head: a name for errors."""
+    own = getattr(module, "reset", None)
+    if own is not None:
+        own(generator)
+    elif any(True for _ in module.parameters(recurse=False)):
+        raise TypeError(f"the head {head!r} has parameters but no reset(generator) to initialise them")
+    else:
+        for part in module.children():
+            reset(part, generator, head)

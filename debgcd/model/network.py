@@ -125,7 +125,7 @@ class Network(nn.Module):
         _compare(self.state(), tensors)
 
     def load_remembered(self, tensors: Mapping[str, Tensor]) -> None:
-        """Fill from `remembered`, likewise."""
+        """Fill from `remembered`; errors as for `load_state`."""
         _fill(self.remembered(), tensors)
 
 

@@ -23,7 +23,8 @@ from debgcd.methods import create
 from debgcd.methods.base import Batch, Context, Sizes
 from debgcd.model.backbone import Precision
 from debgcd.model.load import load_backbone
-from debgcd.reproduce.bench.networks import photograph
+from debgcd.reproduce.bench.networks import photograph, save_random_vit
+from debgcd.reproduce.bench.session import SHAPES
 from debgcd.train.loop import step
 from debgcd.train.setup import Setup, build
 
@@ -70,8 +71,9 @@ def compare(device: torch.device, on_line: Callable[[Line], None] = lambda line:
     """Each preset on the device, in single precision and in bfloat16, against the CPU in single precision."""
     found = []
     with tempfile.TemporaryDirectory() as folder:
+        save_random_vit(Path(folder), SHAPES["vit-s16"], 224)
         for preset in PRESETS:
-            config = _config(preset, Path(folder))
+            config = _config(preset, folder)
             start, reference = _step(config, torch.device("cpu"), "fp32", None)
             for precision in PRECISIONS:
                 try:
@@ -84,31 +86,12 @@ def compare(device: torch.device, on_line: Callable[[Line], None] = lambda line:
     return found
 
 
-def _config(preset: str, folder: Path) -> Config:
-    """The preset for K categories; its backbone is lite0, or a ViT-S/16 with random weights in the hub's format."""
-    values = {"k": K, "seed": 0, "backbone": {"name": "lite0", "tuned_blocks": 2}}
+def _config(preset: str, vit: str) -> Config:
+    """The preset for K categories; its backbone is lite0, or the ViT with random weights in this folder."""
+    values = {"k": K, "seed": 0, "backbone": {"name": "lite0" if preset == "small" else vit, "tuned_blocks": 2}}
     if preset == "small":
         values |= {"views": {"size": 160, "resize": 183}, "schedule": {"steps": 100}}
-    else:
-        values["backbone"] = {"name": str(_vit(folder / "vit")), "tuned_blocks": 2}
     return configuration.override(configuration.compose(preset), values, "the comparison")
-
-
-def _vit(folder: Path) -> Path:
-    if not folder.exists():
-        from transformers import ViTConfig, ViTModel
-        from transformers.utils import logging
-
-        shape = ViTConfig(hidden_size=384, num_attention_heads=6, intermediate_size=1536, layer_norm_eps=1e-6)
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
-            model = ViTModel(shape, add_pooling_layer=False)
-        bars = logging.is_progress_bar_enabled()
-        logging.disable_progress_bar()
-        model.save_pretrained(folder)
-        if bars:
-            logging.enable_progress_bar()
-    return folder
 
 
 def _views(size: int) -> Tensor:

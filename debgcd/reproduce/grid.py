@@ -152,9 +152,8 @@ def finish(
     twice at a time.
     """
     program = list(program) or [sys.executable, "-m", "debgcd"]
-    places = (
-        places if distributed.count() == 1 else [None]
-    )  # all ranks work on one run at a time, each in a process of its own
+    # several ranks work on one run at a time, each in a process of its own
+    places = places if distributed.count() == 1 else [None]
     runs = {cell.folder: cell for cell in cells}  # rows with the same configuration are one run
     names = distributed.from_rank0(lambda: [str(cell.folder) for cell in runs.values() if not cell.finished])
     open_ones = [cell for cell in runs.values() if str(cell.folder) in names]
@@ -177,9 +176,8 @@ def finish(
                 title = f"\n[{number}/{len(open_ones)}] {cell.name}{where}"
                 command = distributed.from_rank0(cell.command)
                 reasons = distributed.all_gather(start(cell, command, title, program, place, alone=len(places) == 1))
-                reason = min(
-                    reasons, key=lambda one: (not one, one.startswith("exit code"))
-                )  # the rank that knows speaks
+                # a rank that gives a reason, rather than an exit code alone
+                reason = min(reasons, key=lambda one: (not one, one.startswith("exit code")))
                 if reason:
                     failed[cell.folder] = reason
                     say(f"{cell.name} failed: {reason}")
@@ -189,10 +187,10 @@ def finish(
             finally:
                 free.put(place)
 
-        for done in [
-            pool.submit(context.copy().run, work, number, cell) for number, cell in enumerate(open_ones, start=1)
-        ]:
-            done.result()
+        numbered = enumerate(open_ones, start=1)
+        futures = [pool.submit(context.copy().run, work, number, cell) for number, cell in numbered]
+        for future in futures:
+            future.result()
     return failed
 
 
@@ -213,9 +211,8 @@ def _children() -> Iterator[Start]:
         surroundings = {**os.environ, **({} if place is None else {"CUDA_VISIBLE_DEVICES": place})}
         surroundings |= distributed.surroundings(f"{cell.folder} {command[1]}")
         reason = ""
-        with open(
-            cell.log if distributed.rank() == 0 else os.devnull, "ab", buffering=0
-        ) as log:  # to be read while it runs
+        # unbuffered: the log can be read while the run goes on
+        with open(cell.log if distributed.rank() == 0 else os.devnull, "ab", buffering=0) as log:
             # A new session: Ctrl-C must reach the child only through this process, because a second signal would interrupt a step.
             child = subprocess.Popen(
                 [*program, *command[1:]],

@@ -286,7 +286,7 @@ def run_on_rank0(work: Callable[[Callable[[], T]], object], together: Callable[[
         work(call)
         from_rank0(lambda: False)
     else:
-        while from_rank0(bool):  # what rank 0 says
+        while from_rank0(bool):  # rank 0 sends True before each collective and False at the end
             together()
 
 

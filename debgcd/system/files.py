@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import errno
 import hashlib
-import io
 import json
 import os
 import re
@@ -120,6 +119,12 @@ def free_bytes(path: Path) -> int:
     return shutil.disk_usage(existing(path)).free
 
 
+def bytes_in(path: Path) -> int:
+    """The size of a file, or of all files below a folder; 0 if it is not there."""
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sum(file.lstat().st_size for file in files if file.is_file())
+
+
 def existing(path: Path) -> Path:
     """The path, or the nearest folder above it that is there."""
     path = Path(os.path.abspath(path))
@@ -138,23 +143,14 @@ def csv_text(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
     `csv_field` gives the text back.
     """
-    table = [["" if value is None else _harmless(str(value)) for value in row] for row in rows]
-    # Python 3.11 does not quote a carriage return, so it would be read back as the end of a row.
-    returns = any("\r" in value for row in table for value in row)
-    text = io.StringIO()
-    writer = csv.writer(text, quoting=csv.QUOTE_ALL if returns else csv.QUOTE_MINIMAL, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(table)
-    return text.getvalue()
-
-
-def _harmless(text: str) -> str:
-    return f"'{text}" if FORMULA.match(text) and not NUMBER.fullmatch(text) else text
+    # not csv.writer: in Python 3.11 it does not quote a carriage return, which would be read back as the end of a row
+    lines = ([csv_cell("" if value is None else str(value)) for value in row] for row in (header, *rows))
+    return "".join(",".join(line) + "\n" for line in lines)
 
 
 def csv_cell(text: str) -> str:
     """One field of a row as `csv_text` writes it."""
-    text = _harmless(text)
+    text = f"'{text}" if FORMULA.match(text) and not NUMBER.fullmatch(text) else text
     return '"' + text.replace('"', '""') + '"' if SPECIAL.search(text) else text
 
 

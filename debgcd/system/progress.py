@@ -34,7 +34,7 @@ def escaped(value: object) -> str:
 def say(text: str, every_rank: bool = False) -> None:
     """Print a line to standard error, escaped, after blank lines if it begins with any; standard output is for results.
 
-    Of several ranks only rank 0 speaks, unless `every_rank`.
+    Only rank 0 prints, unless `every_rank`.
     """
     if distributed.rank() and not every_rank:
         return

@@ -161,14 +161,9 @@ def key_of(facts: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
 
 
-def exists(folder: Path, recipe: Recipe) -> bool:
-    """Whether the folder holds this store, judged by its facts and file sizes."""
-    return _read(folder / recipe.key, recipe) is not None
-
-
 def missing_bytes(folder: Path, recipe: Recipe) -> int:
-    """About how much is still to be written until the folder holds this store."""
-    if exists(folder, recipe):
+    """About how much is still to be written until the folder holds this store, by its facts and file sizes; 0 if it does."""
+    if _read(folder / recipe.key, recipe) is not None:
         return 0
     return max(0, recipe.size - _look((folder / recipe.key).with_suffix(".partial"), recipe)[0].size)
 

@@ -24,7 +24,7 @@ from debgcd.data.sampler import Draws, uniform
 from debgcd.data.views import CENTRE, PLAIN, TWO_PLAIN, CropParams, Kinds, random_crops
 from debgcd.model.backbone import Backbone
 from debgcd.system.progress import Report, say
-from debgcd.system.store import Recipe, Store, exists, missing_bytes, open_store
+from debgcd.system.store import Recipe, Store, missing_bytes, open_store
 from debgcd.tokens.sources import centre_batches
 
 FORMAT = 4  # raise it when the meaning of a bank's bytes changes
@@ -165,22 +165,10 @@ def open_bank(
     return Bank(open_store(cache / FOLDER, recipe, on_progress), recipe.facts["shape"], again)
 
 
-def has_bank(
-    backbone: Backbone,
-    paths: Sequence[Picture],
-    views: ViewsConfig,
-    cache: Path,
-    kinds: Kinds = TWO_PLAIN,
-) -> bool:
-    """Whether the cache holds the bank of these images."""
-    recipe = _recipe(backbone, paths, views, kinds, cache)
-    return exists(cache / FOLDER, recipe)
-
-
 def missing_views(
     backbone: Backbone, paths: Sequence[Picture], views: ViewsConfig, cache: Path, kinds: Kinds = TWO_PLAIN
 ) -> int:
-    """The number of bytes that `open_bank` would write."""
+    """The number of bytes that `open_bank` would write; 0 if the cache holds the bank."""
     recipe = _recipe(backbone, paths, views, kinds, cache)
     return missing_bytes(cache / FOLDER, recipe)
 

@@ -15,7 +15,7 @@ from debgcd.errors import DataError
 from debgcd.methods import create
 from debgcd.methods.base import Method, Sizes
 from debgcd.model.network import Network
-from debgcd.system.files import amount, existing, free_bytes
+from debgcd.system.files import amount, bytes_in, existing, free_bytes
 from debgcd.tokens.bank import missing_views
 from debgcd.tokens.image_cache import about_bytes, missing_pixels
 from debgcd.train.plan import Plan
@@ -99,8 +99,7 @@ def run_bytes(plan: Plan) -> int:
 
 def _written(folder: Path) -> int:
     """The part of `run_bytes` that a run has written already."""
-    parts = (folder / name for name in ("checkpoints", "model", "first"))
-    return sum(file.stat().st_size for part in parts for file in part.rglob("*") if file.is_file())
+    return sum(bytes_in(folder / name) for name in ("checkpoints", "model", "first"))
 
 
 def _bytes(tensors: Iterable[Tensor]) -> int:

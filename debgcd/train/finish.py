@@ -34,13 +34,13 @@ def prune(setup: Setup, config: Config, inference: Inference) -> Setup:
     Categories that may be duplicates stay too: labels cannot tell them from neighbouring classes (docs/unknown_k.md).
     """
     images = np.bincount(inference.category, minlength=setup.method.sizes.k)
-    groups = [[i] for i in range(len(images)) if i < setup.known or images[i]]
-    if len(groups) == len(images):
+    used = [i for i in range(len(images)) if i < setup.known or images[i]]
+    if len(used) == len(images):
         return setup
-    say(f"categories: {len(groups)} of {len(images)} are in use, the others are empty")
+    say(f"categories: {len(used)} of {len(images)} are in use, the others are empty")
     for head in classifiers(setup.network.heads).values():
-        head.merge(images, groups)
-    return with_categories(setup, config, len(groups))
+        head.keep(used)
+    return with_categories(setup, config, len(used))
 
 
 def with_categories(setup: Setup, config: Config, k: int) -> Setup:

@@ -44,7 +44,7 @@ from debgcd.system import distributed
 from debgcd.system.files import amount, write_json, write_text
 from debgcd.system.machine import cache_folder
 from debgcd.system.progress import progress, say
-from debgcd.tokens.bank import bank_bytes, has_bank, stored_kinds
+from debgcd.tokens.bank import bank_bytes, missing_views, stored_kinds
 from debgcd.tokens.image_cache import decide_image_cache
 
 Quality = Literal["fast", "balanced", "best"]
@@ -324,7 +324,7 @@ def decide_bank(
     size = bank_bytes(len(paths), views, backbone.token_shape(views.crop), kinds)
     cache.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(cache).free
-    use_bank = views.bank == "on" or size <= free / 2 or has_bank(backbone, paths, views, cache, kinds)
+    use_bank = views.bank == "on" or size <= free / 2 or not missing_views(backbone, paths, views, cache, kinds)
     which = f"{views.bank_views} views" if views.bank_views else "the centre crops"
     which += f" of each of {len(kinds)} kinds" if views.bank_views and len(kinds) > 1 else ""
     say(

@@ -26,7 +26,7 @@ from debgcd.model.network import Network
 from debgcd.run.directory import Run
 from debgcd.system import distributed
 from debgcd.system.progress import progress
-from debgcd.tokens.bank import BankTokens, has_bank, open_bank
+from debgcd.tokens.bank import BankTokens, missing_views, open_bank
 from debgcd.tokens.image_cache import open_image_cache
 from debgcd.tokens.sources import FreshTokens, MixedTokens, Tokens
 
@@ -123,7 +123,7 @@ def centre_tokens(config: Config, manifest: Manifest, backbone: Backbone, cache:
     backbone.to(pick_device(config.run.device))
     kinds = METHODS[config.method].views
     bank_exists = config.views.bank == "on" and distributed.from_rank0(
-        lambda: has_bank(backbone, manifest.training_paths, config.views, cache, kinds)
+        lambda: not missing_views(backbone, manifest.training_paths, config.views, cache, kinds)
     )
     if config.views.bank == "on" and not bank_exists:
         once = replace(once, views=replace(once.views, bank="off"))

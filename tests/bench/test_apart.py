@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from debgcd.errors import DebgcdError
-from debgcd.reproduce.bench import session
-from debgcd.reproduce.bench.session import Peak, anonymous_bytes, apart
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+import memory
+from memory import Peak, anonymous_bytes, apart
 
 pytestmark = pytest.mark.skipif(anonymous_bytes() is None, reason="this system does not tell RssAnon")
 MIB = 2**20
@@ -58,7 +61,7 @@ def test_pages_of_a_mapped_file_do_not_count(tmp_path: Path) -> None:
 
 
 def test_without_proc_there_is_no_peak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "STATUS", tmp_path / "no such file")
+    monkeypatch.setattr(memory, "STATUS", tmp_path / "no such file")
     with Peak() as peak:
         pass
     assert peak.bytes is None

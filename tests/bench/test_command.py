@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from debgcd.reproduce.bench import PARTS
-from debgcd.reproduce.bench.session import BEGIN, END, Line, Session
+from debgcd.reproduce.bench.session import Line, Session
 
 
 @pytest.fixture
@@ -46,8 +46,8 @@ def test_without_a_name_all_parts_are_measured(command: Any, asked: Any, tmp_pat
 
 
 def test_options(command: Any, asked: Any) -> None:
-    assert command("bench", "scaling", "step", "--repeats", 7, "--batch", 3, "--backbone-size", "vit-b16").code == 0
-    assert [name for name, _ in asked] == ["step", "scaling"]
+    assert command("bench", "predict", "step", "--repeats", 7, "--batch", 3, "--backbone-size", "vit-b16").code == 0
+    assert [name for name, _ in asked] == ["step", "predict"]
     session = asked[0][1]
     assert session.repeats == 7
     assert [(shape.name, shape.batch) for shape in session.shapes] == [("ViT-B/16", 3)]
@@ -59,24 +59,15 @@ def test_both_backbones_are_measured_at_their_own_batches(command: Any, asked: A
     assert [(shape.name, shape.batch) for shape in session.shapes] == [("ViT-S/16", 16), ("ViT-B/16", 8)]
 
 
-def test_the_table_goes_into_the_page(command: Any, asked: Any, tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(f"{BEGIN}\n{END}\n", "utf-8")
-    assert command("bench", "decode", "--table", page).code == 0
-    assert "| decode | nothing |  1 s |" in page.read_text("utf-8")
-
-
 @pytest.mark.parametrize(
     ("words", "part_of_answer"),
     [
         (["stpe"], "did you mean 'step'?"),
-        (["step", "gpu"], "allowed: step, trunk"),
+        (["step", "gpu"], "allowed: step, epoch"),
         (["--repeats", "0"], "--repeats must be at least 1, not 0"),
         (["--batch", "-1"], "--batch must be at least 1, not -1"),
         (["--backbone-size", "vit-h14"], "vit-b16"),
         (["-o", "."], "is a folder"),
-        (["--table", "no-such-page.md"], "cannot be read"),
-        (["--table", __file__], "no place for the table"),
     ],
 )
 def test_what_is_refused_before_any_work(command: Any, asked: Any, words: list[str], part_of_answer: str) -> None:
@@ -94,7 +85,7 @@ def test_stopped_it_leaves_nothing_behind(
     def stop(session: Session) -> list[Line]:
         raise KeyboardInterrupt
 
-    monkeypatch.setitem(measure.MEASURES, "trunk", stop)
+    monkeypatch.setitem(measure.MEASURES, "epoch", stop)
     (tmp_path / "results.json").write_text("older")
     said = command("bench", "-o", tmp_path / "results.json", "--force")
     assert said.code == 130

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,6 @@ from toy import SHAPE, SIZES, toy
 
 from debgcd.errors import DebgcdError
 from debgcd.reproduce.bench import measure
-from debgcd.reproduce.bench.measure import products
 from debgcd.reproduce.bench.networks import (
     alternate_labels,
     from_bank,
@@ -24,6 +24,9 @@ from debgcd.reproduce.bench.networks import (
     require_same_loss,
 )
 from debgcd.reproduce.bench.session import Session
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+from performance import products
 
 IMAGES, LABEL = random_images(8, SIZES.views.size), alternate_labels(4, SIZES.known)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,17 @@ import numpy as np
 import pytest
 from toy import SHAPE, SIZES, toy
 
-from debgcd.reproduce.bench import PARTS, measure, memory
+from debgcd.reproduce.bench import PARTS, measure
 from debgcd.reproduce.bench.measure import MEASURES, Costs, epoch_seconds, run
 from debgcd.reproduce.bench.networks import photographs
 from debgcd.reproduce.bench.session import DataSet
 from debgcd.system.machine import cores
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+import memory
+import performance
+
+LOAD = memory.Load(images=(16, 32), steps=2, built=2, scaling=((40, 4), (80, 8)), scaling_width=16)
 
 
 @pytest.fixture
@@ -33,7 +40,7 @@ def test_every_part_that_is_named_exists() -> None:
 
 def test_results_are_json_with_a_fixed_form(tmp_path: Path) -> None:
     shown: list[Any] = []
-    results = run(toy(tmp_path), ["step"], shown.append)
+    results = run(toy(tmp_path), {"step": MEASURES["step"]}, shown.append)
     assert json.loads(json.dumps(results, allow_nan=False)) == results
     assert set(results) == {
         "date",
@@ -65,7 +72,7 @@ def test_step(tmp_path: Path) -> None:
 
 
 def test_trunk(tmp_path: Path) -> None:
-    (line,) = measure.measure_trunk(toy(tmp_path))
+    (line,) = performance.measure_trunk(toy(tmp_path))
     assert (line.unit, line.ratio) == ("GFLOP/s", 1.0)
     assert line.ours is not None and line.ours > 0
 
@@ -150,14 +157,14 @@ def test_predict(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("in_this_process")
 def test_memory(tmp_path: Path) -> None:
-    lines = memory.measure_memory(toy(tmp_path))
+    lines = memory.measure_memory(toy(tmp_path), LOAD)
     assert [(line.unit, line.ours, line.met) for line in lines] == [
         ("GiB", 1.0, True),
         ("GiB", 1.0, True),
         ("times", 1.0, True),
         ("GiB", 1.0, True),
     ]
-    for images in SIZES.memory_images:  # what was measured was a whole run
+    for images in LOAD.images:  # what was measured was a whole run
         run_folder = tmp_path / f"memory-{images}"
         assert (run_folder / "predictions.csv").is_file()
         assert json.loads((run_folder / "evaluation.json").read_text())["views"] == "views: bank 2, decode exact"
@@ -165,15 +172,15 @@ def test_memory(tmp_path: Path) -> None:
 
 
 def test_memory_says_so_where_the_system_does_not_tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("debgcd.reproduce.bench.session.STATUS", tmp_path / "no such file")
-    (line,) = memory.measure_memory(toy(tmp_path))
+    monkeypatch.setattr(memory, "STATUS", tmp_path / "no such file")
+    (line,) = memory.measure_memory(toy(tmp_path), LOAD)
     assert line.ours is None
     assert "/proc/self/status" in line.note
 
 
 @pytest.mark.usefixtures("in_this_process")
 def test_scaling(tmp_path: Path) -> None:
-    lines = memory.measure_scaling(toy(tmp_path))
-    assert len(lines) == 4 * len(SIZES.scaling)
+    lines = memory.measure_scaling(toy(tmp_path), LOAD)
+    assert len(lines) == 4 * len(LOAD.scaling)
     assert lines[0].what == "40 images, 4 categories: step of the heads"
     assert all(line.ours is not None and line.ours > 0 for line in lines)

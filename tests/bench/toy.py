@@ -24,11 +24,6 @@ SIZES = Sizes(
     built_views=2,
     lite_pixels=(36, 32),
     predicted=(3, 3),
-    memory_images=(16, 32),
-    memory_steps=2,
-    memory_built=2,
-    scaling=((40, 4), (80, 8)),
-    scaling_width=16,
 )
 
 

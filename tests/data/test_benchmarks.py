@@ -67,9 +67,9 @@ def test_the_papers_row_fits_the_classes_and_sizes(name: str) -> None:
     facts = facts_of(name)
     assert (facts.paper is None) == (name in ("pets", "herbarium19"))
     if facts.paper is not None:
-        assert (facts.paper.labelled_classes, facts.paper.unlabelled_classes) == (len(facts.old), facts.classes)
+        assert (facts.paper["labelled_classes"], facts.paper["unlabelled_classes"]) == (len(facts.old), facts.classes)
         if facts.train is not None:
-            thousands = [float(text.rstrip("K")) for text in (facts.paper.labelled, facts.paper.unlabelled)]
+            thousands = [float(text.rstrip("K")) for text in (facts.paper["labelled"], facts.paper["unlabelled"])]
             assert sum(thousands) == pytest.approx(facts.train / 1000, abs=1 if facts.train > 1e6 else 0.1)
 
 

@@ -27,7 +27,7 @@ from debgcd import config as configuration
 from debgcd.losses import novelty
 from debgcd.methods import create
 from debgcd.methods.base import Sizes
-from debgcd.model.heads import PrototypeProjection
+from debgcd.model.heads import PrototypeProjection, reset
 from debgcd.model.network import Network
 
 CLUSTERING = ["sskmeans", "gcd"]
@@ -86,7 +86,7 @@ def test_batches_of_one_kind_reach_the_tail(label: list[int]) -> None:
 def test_the_head_of_the_public_code_contrasts_cosines_to_many_prototypes() -> None:
     """DINO's head: an MLP, unit length, cosines to prototypes of unit length, and the vector of these at unit length."""
     head = PrototypeProjection(width=6, hidden=5, inner=4, depth=3, prototypes=9).double()
-    head.reset(torch.Generator().manual_seed(0))
+    reset(head, torch.Generator().manual_seed(0))
     x = torch.randn(3, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     rows = x
     for i, layer in enumerate(head.projection.layers):
@@ -97,7 +97,7 @@ def test_the_head_of_the_public_code_contrasts_cosines_to_many_prototypes() -> N
     public = configuration.compose("paper", method="gcd")
     whole = create(public, Sizes(768, 200, 100, images=5994)).heads()["projection"]
     assert isinstance(whole, PrototypeProjection) and whole.prototypes.weight.shape == (65536, 256)
-    whole.reset(torch.Generator().manual_seed(0))
+    reset(whole, torch.Generator().manual_seed(0))
     assert float(whole.prototypes.weight.abs().max()) == pytest.approx(
         1 / 16, rel=1e-3
     )  # torch's linear layer: 256^-1/2

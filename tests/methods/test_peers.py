@@ -159,8 +159,7 @@ def test_the_labelled_share_of_a_batch_is_that_of_the_public_code(preset: str, n
 def test_unused_categories_of_uno_are_dropped() -> None:
     network, method = made(config(method="uno", heads={"hidden": 6, "count": 2}), IMAGES)
     before = network.get_parameter("heads.heads.new.0.weight").detach().clone()
-    groups = [[i] for i in range(KNOWN)] + [[K - 1]]
-    classifiers(network.heads)["classifier"].merge(np.array([1] * (K - 2) + [0, 1]), groups)
+    classifiers(network.heads)["classifier"].keep([*range(KNOWN), K - 1])
     left = network.get_parameter("heads.heads.new.0.weight")
     torch.testing.assert_close(left.detach(), before[-1:])
     smaller = METHODS["uno"](config(method="uno", k=K - 1, heads={"hidden": 6, "count": 2}), method.sizes)
@@ -171,9 +170,7 @@ def test_unused_categories_of_uno_are_dropped() -> None:
 
 def test_no_new_category_of_uno_may_be_left() -> None:
     network, method = made(config(method="uno", heads={"hidden": 6, "count": 2}), IMAGES)
-    classifiers(network.heads)["classifier"].merge(
-        np.array([1] * KNOWN + [0] * (K - KNOWN)), [[i] for i in range(KNOWN)]
-    )
+    classifiers(network.heads)["classifier"].keep(list(range(KNOWN)))
     assert {len(network.get_parameter(f"heads.heads.new.{i}.weight")) for i in range(4)} == {0}
     feature = torch.randn(2, network.backbone.width)
     assert network.from_feature(feature, method.answers)["classifier"].shape == (2, KNOWN)

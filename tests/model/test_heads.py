@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -170,11 +169,11 @@ def test_a_settled_head_may_be_filled_with_fewer_axes() -> None:
     assert not head.directions[:, 3:].any() and not head.weight[:, 3:].any()
 
 
-def test_merging_keeps_a_settled_heads_other_rows() -> None:
+def test_dropping_categories_keeps_a_settled_heads_other_rows() -> None:
     head, given = settled()
     x = features(7, 6)
     before = head(x)
-    head.merge(np.array([3, 3, 0, 3]), [[0], [1], [3]])
+    head.keep([0, 1, 3])
     torch.testing.assert_close(head(x), before[:, [0, 1, 3]])
     assert torch.equal(head.directions, given["directions"])
 

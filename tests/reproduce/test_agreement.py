@@ -29,11 +29,11 @@ def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     hub_model("vit", tmp_path / "vit")
     whole = agreement._config
 
-    def small(preset: str, folder: Path) -> Config:
-        config = whole(preset, folder)
+    def small(preset: str, vit: str) -> Config:
+        config = whole(preset, str(tmp_path / "vit"))
         return replace(config, views=replace(config.views, size=NATIVE, resize=NATIVE + 4))
 
-    monkeypatch.setattr(agreement, "_vit", lambda folder: tmp_path / "vit")
+    monkeypatch.setattr(agreement, "save_random_vit", lambda *_: None)
     monkeypatch.setattr(agreement, "_config", small)
     monkeypatch.setattr(agreement, "PRECISIONS", ("fp32",))
 

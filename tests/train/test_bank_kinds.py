@@ -38,7 +38,7 @@ from debgcd.errors import UsageError
 from debgcd.methods.base import Method
 from debgcd.model.backbone import Backbone, TrunkSplit
 from debgcd.model.lite import load_lite
-from debgcd.tokens.bank import Bank, BankTokens, bank_bytes, has_bank, open_bank, pick_views, stored_kinds
+from debgcd.tokens.bank import Bank, BankTokens, bank_bytes, missing_views, open_bank, pick_views, stored_kinds
 from debgcd.tokens.sources import FreshTokens, MixedTokens
 from debgcd.train.plan import decide_bank
 from debgcd.train.setup import centre_tokens, open_tokens
@@ -123,9 +123,9 @@ def test_the_name_of_a_bank(tmp_path: Path, paths: list[Path]) -> None:
     facts = json.loads((cache / "banks" / other / "facts.json").read_text())["facts"]
     assert sorted(facts["kinds"]) == sorted([PLAIN.name, STRONG.name]) and facts["shape"][:2] == [2, 7]
     for kinds in ((STRONG, STRONG), (PLAIN, SMALL), (PLAIN, View(jitter=0.5))):
-        assert not has_bank(load_lite(1), paths, VIEWS, cache, kinds)
+        assert missing_views(load_lite(1), paths, VIEWS, cache, kinds)
         build(paths, cache, kinds)
-        assert has_bank(load_lite(1), paths, VIEWS, cache, kinds)
+        assert not missing_views(load_lite(1), paths, VIEWS, cache, kinds)
     assert len(banks(cache)) == 5
 
 

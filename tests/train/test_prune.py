@@ -9,7 +9,7 @@ import pytest
 import torch
 from little import KNOWN, WIDTH, K, config, made
 
-from debgcd.model.heads import classifiers, merged
+from debgcd.model.heads import classifiers
 from debgcd.model.network import Network
 from debgcd.run.predictions import Inference
 from debgcd.tokens.sources import Tokens
@@ -63,12 +63,3 @@ def test_empty_new_categories_go_and_all_others_stay_as_they_were(
     assert after.method.sizes.k == len(left)
     shapes = {name: value.shape for name, value in after.method.heads().state_dict().items()}
     assert {name: value.shape for name, value in after.network.heads.state_dict().items()} == shapes
-
-
-def test_merged_is_the_direction_between_by_images_whatever_the_lengths() -> None:
-    weight = torch.tensor([[3.0, 0.0], [0.0, 5.0], [10.0, 0.0], [0.0, 0.1]])
-    found = merged(weight, np.array([0, 2, 1, 3]), [[0], [1], [2, 3]])
-    torch.testing.assert_close(found[:2], weight[:2])  # alone: as it was
-    between = (1 * np.array([1, 0]) + 3 * np.array([0, 1])) / np.hypot(1, 3)
-    length = (1 * 10 + 3 * 0.1) / 4
-    np.testing.assert_allclose(found[2].numpy(), length * between, rtol=1e-6)

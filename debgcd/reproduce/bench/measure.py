@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import normalize
 
 from debgcd.data.image.decode import decode
@@ -20,10 +20,9 @@ from debgcd.data.manifest import from_paths
 from debgcd.data.views import CENTRE, crop_view, resize_short_side
 from debgcd.infer.infer import infer
 from debgcd.infer.predict import predict
-from debgcd.model.backbone import Backbone, chunk_rows, pick_precision
+from debgcd.model.backbone import pick_precision
 from debgcd.model.lite import load_lite
 from debgcd.model.load import load_backbone
-from debgcd.reproduce.bench.memory import measure_memory, measure_scaling
 from debgcd.reproduce.bench.networks import (
     CPU,
     TUNED_BLOCKS,
@@ -54,8 +53,8 @@ from debgcd.system.machine import cores, facts
 from debgcd.system.progress import progress, say
 from debgcd.tokens.bank import open_bank
 
-# Factors, of ViT-B/16 only: the step without a bank, the trunk against bare products, and three lines of the epoch.
-GOALS = {"step": 2.0, "trunk": 0.7, "epoch 2 blocks": 6.0, "epoch 1 block": 20.0, "schedule": 8.0}
+# Factors, of ViT-B/16 only: the step without a bank, and four lines of the epoch.
+GOALS = {"step": 2.0, "epoch 2 blocks": 6.0, "epoch 1 block": 20.0, "schedule": 8.0}
 
 
 def goal(shape: Shape, name: str) -> float | None:
@@ -102,73 +101,6 @@ def step_seconds(session: Session, shape: Shape) -> dict[str, float]:
         # after the same number of steps on both sides: a wrong gradient would show here
         require_same_loss(fresh2, plain2, images, label)
     return seconds
-
-
-# The trunk as a share of the machine's own rate of matrix products. The reference is a trunk of bare products with the
-# same shapes, number type and threads.
-
-Product = tuple[int, int, int, int, int]  # count; batch, rows, inner and columns of the product for one image
-
-
-def measure_trunk(session: Session) -> list[Line]:
-    lines = []
-    for shape in session.shapes:
-        with progress(f"trunk, {shape.name}") as report:
-            trunk = ours(session, shape, TUNED_BLOCKS).network.backbone
-            size = session.sizes.views.crop
-            bare = Products(products(shape, size, shape.depth - TUNED_BLOCKS))
-            count = chunk_rows(random_images(1, size)) * cores()  # one chunk for each core, on both sides
-            images, empty = random_images(count, size), random_images(count, 1)
-            works = {
-                "ours": Work(lambda: trunk.trunk(images), count),  # noqa: B023 (called within this iteration)
-                "bare": Work(lambda: bare.trunk(empty), count),  # noqa: B023
-            }
-            seconds = session.seconds(works, report)
-        own, other = (bare.flops / seconds[name] / 1e9 for name in works)
-        what = f"{shape.name}, products of {shape.depth - TUNED_BLOCKS} blocks in {trunk_type()}, against bare products"
-        lines.append(Line("trunk", what, "GFLOP/s", own, other, at_least=goal(shape, "trunk")))
-    return lines
-
-
-def products(shape: Shape, size: int, blocks: int) -> list[Product]:
-    """The matrix products of a trunk with this number of blocks, for one image."""
-    patches, width = (size // shape.patch) ** 2, shape.width
-    rows, head = patches + 1, width // shape.heads
-    return [
-        (1, 1, patches, 3 * shape.patch**2, width),
-        (4 * blocks, 1, rows, width, width),  # query, key, value, output
-        (blocks, shape.heads, rows, head, rows),
-        (blocks, shape.heads, rows, rows, head),
-        (blocks, 1, rows, width, shape.hidden),
-        (blocks, 1, rows, shape.hidden, width),
-    ]
-
-
-class Products(Backbone):
-    """A trunk of bare products; being a backbone, it is split into chunks and threads like the real one."""
-
-    def __init__(self, wanted: list[Product]):
-        super().__init__()
-        self._wanted = wanted
-        self.flops = sum(2 * count * batch * m * k * n for count, batch, m, k, n in wanted)  # per image
-        self.tuned = nn.ModuleList()
-        self.register_buffer("pixel_mean", torch.zeros(3, 1, 1))
-        self.register_buffer("pixel_std", torch.ones(3, 1, 1))
-
-    def tokens(self, pixels: Tensor) -> Tensor:
-        """(N, 3, 1, 1): only N matters. Results go to one buffer, so that the allocator is not timed."""
-        kind, rows = getattr(torch, trunk_type()), len(pixels)
-        for count, batch, m, k, n in self._wanted:
-            if batch == 1:  # one weight for all rows of all images
-                a, b, out = (torch.ones(sides, dtype=kind) for sides in ((rows * m, k), (k, n), (rows * m, n)))
-            else:
-                a, b, out = (torch.ones(rows * batch, *sides, dtype=kind) for sides in ((m, k), (k, n), (m, n)))
-            for _ in range(count):
-                torch.matmul(a, b, out=out)
-        return pixels
-
-    def tail(self, tokens: Tensor) -> Tensor:
-        raise TypeError("bare products have no tail")
 
 
 # An epoch and a whole schedule, computed from the measured times of their parts: a real one takes the plain way hours.
@@ -362,22 +294,21 @@ def _model(session: Session, source: str, resize: int, crop: int) -> Model:
     return Model(one.network, one.method, config, names, images=1, sha256="")
 
 
-MEASURES = {
+MEASURES: dict[str, Callable[[Session], list[Line]]] = {
     "step": measure_step,
-    "trunk": measure_trunk,
     "epoch": measure_epoch,
     "decode": measure_decode,
     "predict": measure_predict,
-    "memory": measure_memory,
-    "scaling": measure_scaling,
 }
 
 
-def run(session: Session, parts: Sequence[str], show: Callable[[list[Line]], None]) -> dict[str, Any]:
-    """Measure these parts and show each as soon as it is done; returns all results as JSON data."""
+def run(
+    session: Session, measures: Mapping[str, Callable[[Session], list[Line]]], show: Callable[[list[Line]], None]
+) -> dict[str, Any]:
+    """Take these measures and show each as soon as it is done; returns all results as JSON data."""
     results: dict[str, Any] = {**facts(), "trunk": trunk_type(), "repeats": session.repeats, "lines": []}
-    for part in parts:
-        lines = MEASURES[part](session)
+    for measure in measures.values():
+        lines = measure(session)
         show(lines)
         results["lines"] += [line.to_json() for line in lines]
     return results

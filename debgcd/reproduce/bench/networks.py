@@ -22,7 +22,7 @@ from debgcd.errors import DebgcdError
 from debgcd.methods import create
 from debgcd.methods.base import Batch, Method, Sizes
 from debgcd.model.backbone import Backbone, Identity, pick_precision
-from debgcd.model.load import IMAGENET_MEAN, IMAGENET_STD, load_backbone
+from debgcd.model.load import EPSILON, IMAGENET_MEAN, IMAGENET_STD, load_backbone
 from debgcd.model.network import Network
 from debgcd.model.optimiser import SGD, sgd
 from debgcd.reproduce.bench.session import Session, Shape, once
@@ -91,6 +91,11 @@ class Trainee:
 @once
 def random_vit(session: Session, shape: Shape) -> tuple[Any, Path]:
     """A vision transformer with random weights and eager attention, and its folder in the hub's format."""
+    return save_random_vit(session.folder / shape.name.replace("/", "-"), shape, session.sizes.views.crop)
+
+
+def save_random_vit(folder: Path, shape: Shape, image_size: int) -> tuple[Any, Path]:
+    """The same without a session."""
     from transformers import ViTConfig, ViTModel
     from transformers.utils import logging
 
@@ -100,13 +105,13 @@ def random_vit(session: Session, shape: Shape) -> tuple[Any, Path]:
         "num_attention_heads": shape.heads,
         "intermediate_size": shape.hidden,
         "patch_size": shape.patch,
-        "image_size": session.sizes.views.crop,
+        "image_size": image_size,
+        "layer_norm_eps": EPSILON,
         "attn_implementation": "eager",
     }
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = ViTModel(ViTConfig(**settings), add_pooling_layer=False).eval()
-    folder = session.folder / shape.name.replace("/", "-")
     bars = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:

@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import functools
-import multiprocessing
-import re
-import signal
 import statistics
-import threading
 import time
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import asdict, dataclass, field
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from debgcd.config.schema import Config, ViewsConfig
-from debgcd.errors import DebgcdError, UsageError
 from debgcd.methods.debgcd import DebGCDHeads, DebGCDOptions
-from debgcd.system.files import write_text
 from debgcd.system.progress import Report
-from debgcd.system.text_table import markdown_table
 
 HEAD = ["part", "what", "ours", "plain", "ratio", "goal"]
 RATES = {"GFLOP/s", "images/s"}  # units of which more is better; for all others less is better
-BEGIN, END = "<!-- table: written by debgcd bench -->", "<!-- end of table -->"
 
 
 @dataclass(frozen=True)
@@ -80,44 +71,6 @@ def _shown(value: float | None, unit: str) -> str:
     return f"{digits} {unit}"
 
 
-def require_markers(page: Path) -> None:
-    """Refuse a page without markers for the table, before any work is done."""
-    try:
-        text = page.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--table {page} cannot be read as text ({error}); give a Markdown file") from error
-    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
-        raise UsageError(f"--table {page} has no place for the table; add the lines {BEGIN} and {END}")
-
-
-def write_table(page: Path, results: dict[str, Any]) -> None:
-    """Replace the text between the markers of a page."""
-    require_markers(page)
-    before, rest = page.read_text("utf-8").split(BEGIN)
-    write_text(page, f"{before}{BEGIN}\n{markdown(results)}\n{END}{rest.split(END)[1]}")
-
-
-def markdown(results: dict[str, Any]) -> str:
-    """All lines, their notes, and the machine and versions they were measured with."""
-    rows: list[list[str]] = []
-    notes: dict[str, int] = {}
-    for line in results["lines"]:
-        row = cells(line)
-        if line["note"]:
-            row[1] += f" [{notes.setdefault(line['note'], len(notes) + 1)}]"
-        rows.append(row)
-    lines = [markdown_table(HEAD, rows, (0, 1)), "", *(f"[{i}] {note}.  " for note, i in notes.items())]
-    versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
-    lines.append(
-        f"\nMeasured {results['date']} on {results['processor']}, {results['cores']} cores, {results['threads']} threads, "
-        f"trunk in {results['trunk']}; median of {results['repeats']}, the ways taking turns.\n{versions}."
-    )
-    return "\n".join(lines)
-
-
-SAMPLING_SECONDS = 0.01  # between two readings of the memory
-STATUS = Path("/proc/self/status")
-
 Value = TypeVar("Value")
 Arguments = ParamSpec("Arguments")
 
@@ -153,76 +106,6 @@ def interleave(
             done += 1
             report(done, (repeats + 1) * len(works))
     return {name: statistics.median(seconds[name]) / work.images for name, work in works.items()}
-
-
-def anonymous_bytes() -> int | None:
-    """RssAnon of this process; None if the system does not report it.
-
-    These are the pages that the process itself has filled. Pages of a mapped file do not count, because the system can
-    reclaim them at any time.
-    """
-    try:
-        found = re.search(r"^RssAnon:\s+(\d+) kB$", STATUS.read_text(), re.MULTILINE)
-    except OSError:
-        return None
-    return int(found[1]) * 1024 if found else None
-
-
-class Peak:
-    """The maximum of `anonymous_bytes` while the block runs, sampled by a thread."""
-
-    bytes: int | None = None
-
-    def __enter__(self) -> Peak:
-        self._stop = threading.Event()
-        self._look()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stop.set()
-        self._thread.join()
-        self._look()
-
-    def _watch(self) -> None:
-        while not self._stop.wait(SAMPLING_SECONDS):
-            self._look()
-
-    def _look(self) -> None:
-        now = anonymous_bytes()
-        if now is not None:
-            self.bytes = max(now, self.bytes or 0)
-
-
-def apart(work: Callable[..., Any], *arguments: Any) -> tuple[Any, int | None]:
-    """The result of `work` (a module-level function) in a fresh process, and the peak memory of that process."""
-    context = multiprocessing.get_context("spawn")  # a fork would start with the memory of this process
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_watched, args=(sender, work, arguments))
-    # Ctrl-C reaches the whole group; this process handles it and ends the child, which ignores it
-    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    process.start()
-    signal.signal(signal.SIGINT, handler)
-    sender.close()
-    try:
-        return receiver.recv()
-    except EOFError:
-        process.join()
-        raise DebgcdError(
-            f"the process that measures {work.__name__} ended with code {process.exitcode} before it finished; "
-            "see its message above; without one, the system stopped it, most often for lack of memory"
-        ) from None
-    finally:
-        process.kill()
-        process.join()
-        receiver.close()
-
-
-def _watched(sender: Connection, work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    with Peak() as peak:
-        result = work(*arguments)
-    sender.send((result, peak.bytes))
 
 
 @dataclass(frozen=True)
@@ -273,12 +156,6 @@ class Sizes:
     built_views: int = 7  # with the centre crop 4 · 8 = 32 views: the same number for each core
     lite_pixels: tuple[int, int] = (110, 96)  # short side, crop
     predicted: tuple[int, int] = (256, 144)  # images for lite0 and for the ViT: more than one batch
-    memory_images: tuple[int, ...] = (1500, 6000)
-    memory_views: int = 2
-    memory_steps: int = 3
-    memory_built: int = 32  # two batches of the bank's builder
-    scaling: tuple[tuple[int, int], ...] = ((10**4, 100), (10**5, 100), (10**6, 100), (10**4, 10**3), (10**4, 10**4))
-    scaling_width: int = 256  # of the synthetic features
 
 
 @dataclass

@@ -1,14 +1,19 @@
 """Peak memory: of training with the view bank, of building one, and as images and categories grow in number.
 
-Each measurement runs in its own process, see `session.apart`.
+Parts of benchmarks/performance.py. Each measurement runs in its own process, see `apart`.
 """
 
 from __future__ import annotations
 
+import multiprocessing
+import re
 import shutil
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +25,7 @@ from debgcd.config.schema import BackboneConfig, Config
 from debgcd.data.fingerprints import Contents
 from debgcd.data.manifest import Manifest
 from debgcd.data.sampler import Sampler, half_labelled
+from debgcd.errors import DebgcdError
 from debgcd.evaluate import score
 from debgcd.infer.infer import infer
 from debgcd.model.backbone import Backbone
@@ -32,7 +38,7 @@ from debgcd.reproduce.bench.networks import (
     random_vit,
     trainee,
 )
-from debgcd.reproduce.bench.session import Line, Session, Shape, Work, anonymous_bytes, apart, interleave, silent
+from debgcd.reproduce.bench.session import Line, Session, Shape, Work, interleave, silent
 from debgcd.run.categories import categories
 from debgcd.run.directory import create_run
 from debgcd.run.predictions import prediction_table, to_csv
@@ -43,32 +49,121 @@ from debgcd.train.finish import finish
 from debgcd.train.loop import fit
 from debgcd.train.setup import prepare
 
+SAMPLING_SECONDS = 0.01  # between two readings of the memory
+STATUS = Path("/proc/self/status")
+
+
+def anonymous_bytes() -> int | None:
+    """RssAnon of this process; None if the system does not report it.
+
+    These are the pages that the process itself has filled. Pages of a mapped file do not count, because the system can
+    reclaim them at any time.
+    """
+    try:
+        found = re.search(r"^RssAnon:\s+(\d+) kB$", STATUS.read_text(), re.MULTILINE)
+    except OSError:
+        return None
+    return int(found[1]) * 1024 if found else None
+
+
+class Peak:
+    """The maximum of `anonymous_bytes` while the block runs, sampled by a thread."""
+
+    bytes: int | None = None
+
+    def __enter__(self) -> Peak:
+        self._stop = threading.Event()
+        self._look()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._look()
+
+    def _watch(self) -> None:
+        while not self._stop.wait(SAMPLING_SECONDS):
+            self._look()
+
+    def _look(self) -> None:
+        now = anonymous_bytes()
+        if now is not None:
+            self.bytes = max(now, self.bytes or 0)
+
+
+def apart(work: Callable[..., Any], *arguments: Any) -> tuple[Any, int | None]:
+    """The result of `work` (a module-level function) in a fresh process, and the peak memory of that process."""
+    context = multiprocessing.get_context("spawn")  # a fork would start with the memory of this process
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_watched, args=(sender, work, arguments))
+    # Ctrl-C reaches the whole group; this process handles it and ends the child, which ignores it
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    process.start()
+    signal.signal(signal.SIGINT, handler)
+    sender.close()
+    try:
+        return receiver.recv()
+    except EOFError:
+        process.join()
+        raise DebgcdError(
+            f"the process that measures {work.__name__} ended with code {process.exitcode} before it finished; "
+            "see its message above; without one, the system stopped it, most often for lack of memory"
+        ) from None
+    finally:
+        process.kill()
+        process.join()
+        receiver.close()
+
+
+def _watched(sender: Connection, work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    with Peak() as peak:
+        result = work(*arguments)
+    sender.send((result, peak.bytes))
+
+
 MOST_GIB = 3.0
 FLAT = 1.1  # allowed growth from the smallest number of images to the largest
 EVERY = 4  # one image in four is unlabelled and evaluated: more of them take longer, but no more memory
 
 
-def measure_memory(session: Session) -> list[Line]:
+@dataclass(frozen=True)
+class Load:
+    """How much work these parts do: the default is for the page, a small one for tests."""
+
+    images: tuple[int, int] = (1500, 6000)
+    views: int = 2
+    steps: int = 3
+    built: int = 32  # two batches of the bank's builder
+    scaling: tuple[tuple[int, int], ...] = ((10**4, 100), (10**5, 100), (10**6, 100), (10**4, 10**3), (10**4, 10**4))
+    scaling_width: int = 256  # of the synthetic features
+
+
+FOR_THE_PAGE = Load()
+
+
+def measure_memory(session: Session, load: Load = FOR_THE_PAGE) -> list[Line]:
     """Training with the bank and building one: memory must not grow with the number of images."""
     if anonymous_bytes() is None:
         note = "this system has no /proc/self/status that tells RssAnon"
         return [Line("memory", "training with the bank", "GiB", None, note=note)]
     shape, sizes = session.shapes[0], session.sizes  # the smallest
     what = f"{shape.name}, peak RssAnon, "
-    peaks = [_training_peak(session, shape, images) for images in sizes.memory_images]
-    note = f"bank of random tokens, {sizes.memory_views} views; {sizes.memory_steps} steps and an evaluation"
+    peaks = [_training_peak(session, shape, load, images) for images in load.images]
+    note = f"bank of random tokens, {load.views} views; {load.steps} steps and an evaluation"
     lines = [
         Line("memory", f"{what}training with the bank, {images:,} images", "GiB", peak, at_most=MOST_GIB, note=note)
-        for images, peak in zip(sizes.memory_images, peaks, strict=True)
+        for images, peak in zip(load.images, peaks, strict=True)
     ]
-    growth = f"{what}{sizes.memory_images[-1]:,} images against {sizes.memory_images[0]:,}"
+    growth = f"{what}{load.images[-1]:,} images against {load.images[0]:,}"
     lines.append(Line("memory", growth, "times", peaks[-1] / peaks[0], at_most=FLAT))
     say(f"memory, {shape.name}, building a bank:")
     config = replace(session.config(), views=replace(sizes.views, bank="on"))
-    paths = photographs(session, sizes.small, sizes.memory_built)
+    paths = photographs(session, sizes.small, load.built)
     weights = str(random_vit(session, shape)[1])
     peak = _peak_gib(build_bank, config, weights, paths, session.folder / "memory-cache")
-    building = f"{what}building the bank, {sizes.memory_built} images of {config.views.bank_views + 1} views"
+    building = f"{what}building the bank, {load.built} images of {config.views.bank_views + 1} views"
     return [*lines, Line("memory", building, "GiB", peak, at_most=MOST_GIB, note="decoding in the same process")]
 
 
@@ -78,18 +173,18 @@ def _peak_gib(work: Callable[..., None], *arguments: Any) -> float:
     return peak / 2**30
 
 
-def _training_peak(session: Session, shape: Shape, images: int) -> float:
+def _training_peak(session: Session, shape: Shape, load: Load, images: int) -> float:
     sizes, (_, weights) = session.sizes, random_vit(session, shape)
     say(f"memory, {shape.name}, {images} images:")
     backbone = ours(session, shape, TUNED_BLOCKS).network.backbone
     bank = session.folder / f"memory-{images}-bank"
-    rows = (images, sizes.memory_views + 1, *backbone.token_shape(sizes.views.crop))
+    rows = (images, load.views + 1, *backbone.token_shape(sizes.views.crop))
     config = session.config()
     config = replace(
         config,
         backbone=BackboneConfig(str(weights), None, backbone.identity.sha256, TUNED_BLOCKS),
-        views=replace(config.views, bank="on", bank_views=sizes.memory_views),
-        schedule=replace(config.schedule, steps=sizes.memory_steps, batch=sizes.data.batch),
+        views=replace(config.views, bank="on", bank_views=load.views),
+        schedule=replace(config.schedule, steps=load.steps, batch=sizes.data.batch),
         run=replace(config.run, device="cpu"),
     )
     random_bank(bank, rows)
@@ -130,14 +225,14 @@ def build_bank(config: Config, weights: str, paths: list[Path], cache: Path) -> 
 RIGHT = 0.7  # share of correct predictions in the input of the scores
 
 
-def measure_scaling(session: Session) -> list[Line]:
-    lines, width = [], session.sizes.scaling_width
+def measure_scaling(session: Session, load: Load = FOR_THE_PAGE) -> list[Line]:
+    lines, width = [], load.scaling_width
     with progress("scaling") as report:
-        for done, (images, k) in enumerate(session.sizes.scaling, 1):
+        for done, (images, k) in enumerate(load.scaling, 1):
             config = session.config()
             options = replace(config.options, heads=replace(session.sizes.heads, hidden=width))
             seconds, peak = apart(scale, replace(config, k=k, options=options), images, width, session.repeats)
-            report(done, len(session.sizes.scaling))
+            report(done, len(load.scaling))
             what = f"{images:,} images, {k:,} categories: "
             lines += [Line("scaling", what + name, "s", value) for name, value in seconds.items()]
             if peak is not None:
