@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from debgcd.commands.arguments import Subparsers, add_cache, add_command
 from debgcd.commands.output import add_force, require_free
 from debgcd.errors import UsageError
 from debgcd.system.progress import escaped
+
+if TYPE_CHECKING:
+    from debgcd.run.directory import Run
 
 FILES = ("csv", "parquet", "coco", "labelstudio", "onnx")
 FOLDERS = ("folders", "hf", "fiftyone")
@@ -36,6 +42,11 @@ def add(subparsers: Subparsers) -> None:
         choices=("copy", "hard", "symlink"),
         help="how images get into a folder: copies (default), hard links or symbolic links",
     )
+    parser.add_argument(
+        "--separate",
+        action="store_true",
+        help="with --to folders: labelled/<class>/ and unlabelled/<category>/, as train reads them, instead of <category>/",
+    )
     add_force(parser)
     add_cache(parser)
 
@@ -48,13 +59,17 @@ def export(options: argparse.Namespace) -> None:
 
     run = finished_run(options.run)
     out: Path = options.out
+    if options.separate and options.to != "folders":
+        raise UsageError(f"--separate is for folders, not for {options.to}; leave it out")
     if options.to in FOLDERS:
         folders.require_new_folder(out)
         out.parent.mkdir(parents=True, exist_ok=True)
-        write = {"folders": folders.write_folders, "hf": folders.write_hf, "fiftyone": folders.write_fiftyone}[
-            options.to
-        ]
-        write(run, out, options.link or "copy")
+        writers: dict[str, Callable[[Run, Path, str], None]] = {
+            "folders": partial(folders.write_folders, separate=options.separate),
+            "hf": folders.write_hf,
+            "fiftyone": folders.write_fiftyone,
+        }
+        writers[options.to](run, out, options.link or "copy")
     else:
         if options.link is not None:
             raise UsageError(f"--link is for {', '.join(FOLDERS)}; {options.to} writes no images")

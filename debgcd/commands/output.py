@@ -16,7 +16,6 @@ from debgcd.system.progress import escaped
 from debgcd.system.text_table import text_table
 
 if TYPE_CHECKING:
-    from debgcd.novelty.base import NoveltyThreshold
     from debgcd.run.categories import Category
     from debgcd.run.predictions import Prediction
 
@@ -88,13 +87,9 @@ MISLEADING_GAP = 0.1  # accuracy on Old by class name minus accuracy by matching
 
 
 def print_summary(
-    rows: Sequence[Prediction],
-    categories: Sequence[Category],
-    novel: NoveltyThreshold | None,
-    scores: dict[str, Any],
-    health: dict[str, Any] | None,
+    rows: Sequence[Prediction], categories: Sequence[Category], said: Sequence[str], scores: dict[str, Any]
 ) -> None:
-    """Print the summary of a run: its categories, how many images look new, accuracy, and whether it is healthy."""
+    """Print the summary of a run: a table of its categories, what `report.summary` says, and the accuracy if it is known."""
     members = defaultdict(list)
     for row in rows:
         members[row["category"]].append(row)
@@ -118,33 +113,14 @@ def print_summary(
     short_table(["category", "", "images", "sure", "examples", "", ""], lines)
     if len(used) > CATEGORIES_LISTED:
         print(f"... and {len(used) - CATEGORIES_LISTED} more")
-    look_new = [row["looks_new"] for row in rows if row["looks_new"] is not None]
-    if look_new and novel is not None:
-        print(f"\n{sum(look_new)} of {len(look_new)} images look new ({_errors(novel)}).")
+    print()
+    for line in said:
+        print(escaped(line))
     print_accuracy(scores)
-    if health is not None:
-        for warning in health.get("labels", []):
-            print(f"Warning: {warning}.")
-        if health["problem"] is not None:
-            print(f"Warning: in training, {health['problem']}.")
-        elif health["healthy"]:
-            print("The run is healthy.")
-        if health["kept_step"] is not None:
-            print(f"The model is that of step {health['kept_step']}, the best seen.")
 
 
 def _count(number: int, singular: str, plural: str) -> str:
     return f"{number} {singular if number == 1 else plural}"
-
-
-def _errors(novel: NoveltyThreshold) -> str:
-    """A phrase with the expected error rates of `looks_new`."""
-    text = f"expected errors: {_share(novel.error_known)} of the known images"
-    return text if novel.error_new is None else f"{text}, {_share(novel.error_new)} of the new ones"
-
-
-def _share(value: float) -> str:
-    return "under 1 %" if value < 0.01 else f"{100 * value:.0f} %"
 
 
 def print_accuracy(scores: dict[str, Any]) -> None:

@@ -15,9 +15,7 @@ from debgcd.system.progress import escaped, say
 if TYPE_CHECKING:
     from debgcd.run.directory import Run
 
-FIGURES = (
-    "tsne, utilisation, classifiers, novelty, attention, errors, k"  # a test compares this with the list in report/
-)
+FIGURES = "tsne, utilisation, classifiers, novelty, attention, errors, sizes, k"  # a test compares this with the list in report/
 
 
 def add(subparsers: Subparsers) -> None:

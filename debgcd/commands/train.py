@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -137,28 +136,34 @@ def _print_and_report(run: Run, options: argparse.Namespace) -> None:
 
 
 def _report(run: Run, options: argparse.Namespace) -> None:
-    """Write report.html unless --no-report is given, on rank 0 after the other ranks have exited."""
+    """Write report.html unless --no-report is given, on rank 0 after the other ranks have exited; and say what comes next."""
+    from debgcd.report.summary import next_steps
+    from debgcd.review.log import reviewed_predictions
+
+    leads = distributed.rank() == 0
     if not options.no_report and distributed.leave():
         report_at_the_end(run)
+    if leads:
+        rows, _ = reviewed_predictions(run.folder)
+        for what, words in reversed(next_steps(run.folder, rows)):
+            print(f"{what}: {escaped(words)}")
 
 
 def _print_results(run: Run) -> None:
     """Print the categories of a finished run and the path of its predictions."""
+    from debgcd.report.summary import summary
     from debgcd.review.log import reviewed_predictions
-    from debgcd.run.model_folder import read_novel
     from debgcd.train.continue_run import describe_fate
-    from debgcd.train.finish import read_evaluation, read_health
+    from debgcd.train.finish import read_evaluation
 
     if distributed.rank():
         return
     rows, categories = reviewed_predictions(run.folder)
     scores = read_evaluation(run) if run.evaluation.exists() else {}
-    print_summary(rows, categories, read_novel(run.model), scores, read_health(run))
+    print_summary(rows, categories, summary(run, rows, categories), scores)
     fates = describe_fate(run, rows, categories)
     if fates:
         print("\nWhat became of the categories of the run before:")
     for line in fates:
         print(f"  {escaped(line)}")
-    print(f"""
-categories of {len(rows)} unlabelled images: {escaped(run.predictions)}
-next: debgcd predict {escaped(shlex.quote(str(run.folder)))} PATH -o out.csv""")
+    print(f"\ncategories of {len(rows)} unlabelled images: {escaped(run.predictions)}")

@@ -86,15 +86,15 @@ def _files(found: list[Item]) -> Iterator[tuple[Path, Size, list[Item]]]:
     by_path: dict[Path, list[Item]] = {}
     for item in found:
         by_path.setdefault(item.path, []).append(item)
-    gone: list[Picture] = []
+    gone: dict[Picture, str] = {}
     with progress("reading sizes") as report:
         for done, (path, inside) in enumerate(by_path.items(), 1):
             report(done, len(by_path))
             try:
                 require_own(path, inside[0].sha256)
                 size = file_size(path)
-            except Unusable:
-                gone.append(path)
+            except Unusable as error:
+                gone[path] = str(error)
                 continue
             yield path, size, inside
     tell_left_out(gone, len(by_path) - len(gone))

@@ -1,9 +1,10 @@
-"""Folders of images: per class and category, for `debgcd` itself; Hugging Face's imagefolder; FiftyOne's dataset."""
+"""Folders of images: per category, or as `debgcd train` reads them; Hugging Face's imagefolder; FiftyOne's dataset."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from debgcd.data.sources import LABELLED, UNLABELLED
 from debgcd.errors import UsageError
 from debgcd.export.items import Item, Names, file_name, items, kept, put_images
 from debgcd.review.log import outcome, read_review
@@ -11,20 +12,26 @@ from debgcd.run.directory import Run
 from debgcd.system.files import csv_text, new_folder, write_json, write_text
 
 
-def write_folders(run: Run, out: Path, link: str) -> None:
-    """labelled/<class>/ and unlabelled/<category>/, which `debgcd check` and `train` read."""
-    found = kept(run)
-    folders: dict[tuple[bool, int], tuple[str, Names]] = {}
-    names = {True: Names(), False: Names()}
+def write_folders(run: Run, out: Path, link: str, separate: bool = False) -> None:
+    """<category>/ with labelled and unlabelled images together.
+
+    separate: labelled/<class>/ and unlabelled/<category>/ instead, which `debgcd train` reads as it reads the images of the run.
+    """
+    folders: dict[tuple[str, int], tuple[str, Names]] = {}
+    names: dict[str, Names] = {}
     places = []
     with new_folder(out) as new:
-        for item in sorted(found, key=lambda item: item.category.category):
-            side = item.row is None
+        for item in sorted(kept(run), key=lambda item: item.category.category):
+            side = "" if not separate else "labelled" if item.row is None else "unlabelled"
+            if side not in names:
+                names[side] = Names(
+                    [] if separate else LABELLED | UNLABELLED
+                )  # else a category would be read as one of these
             key = side, item.category.category
             if key not in folders:
                 folders[key] = names[side].give(item.category.name), Names()
             folder, files = folders[key]
-            places.append((item, new / ("labelled" if side else "unlabelled") / folder / files.give(file_name(item))))
+            places.append((item, new / side / folder / files.give(file_name(item))))
         put_images(places, link)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,15 +79,16 @@ def items(run: Run) -> list[Item]:
     return free + labelled
 
 
-def tell_left_out(gone: Sequence[Picture], there: int) -> None:
-    """Say which images are not in an export, because their files vanished or changed since the run."""
+def tell_left_out(gone: Mapping[Picture, str], there: int) -> None:
+    """Say which images are not in an export and why: their files vanished or changed since the run, or cannot be read here."""
     if not gone:
         return
     if not there:
-        raise DataError(f"no image of the run is still what it was, e.g. {gone[0]}; put the files back")
+        picture, why = next(iter(gone.items()))
+        raise DataError(f"no image of the run can be used, e.g. {picture}: {why}")
     more = f" and {len(gone) - NAMED} more" if len(gone) > NAMED else ""
-    names = ", ".join(map(str, gone[:NAMED])) + more
-    say(f"left out, because they cannot be read any more or are not what the run was trained on: {names}")
+    named = ", ".join(f"{picture} ({why})" for picture, why in list(gone.items())[:NAMED])
+    say(f"left out of the export: {named}{more}")
 
 
 def kept(run: Run) -> list[Item]:
@@ -107,10 +108,13 @@ def file_name(item: Item) -> str:
 
 
 class Names:
-    """Safe and unique names: of two that would be the same on some system, the second gets a number."""
+    """Safe and unique names: of two that would be the same on some system, the second gets a number.
 
-    def __init__(self) -> None:
-        self._taken: set[str] = set()
+    taken: names that nothing gets.
+    """
+
+    def __init__(self, taken: Iterable[str] = ()) -> None:
+        self._taken = {name.lower() for name in taken}
 
     def give(self, name: str) -> str:
         """A name near this one that is a plain file name everywhere."""
@@ -132,15 +136,16 @@ def put_images(places: Iterable[tuple[Item, Path]], how: str) -> list[Item]:
     pairs = list(places)
     if how != "copy" and any(item.is_crop for item, _ in pairs):
         raise UsageError(f"--link {how} cannot link to a part of a file, and this run has boxes; use --link copy")
-    there, gone = [], []
+    there: list[Item] = []
+    gone: dict[Picture, str] = {}
     with progress("writing images") as report:
         for done, (item, place) in enumerate(pairs, 1):
             report(done, len(pairs))
             try:
                 place.parent.mkdir(parents=True, exist_ok=True)
                 _put(item, place, how)
-            except Unusable:
-                gone.append(item.picture)
+            except Unusable as error:
+                gone[item.picture] = str(error)
                 continue
             except OSError as error:
                 if how != "hard":

@@ -3,6 +3,7 @@
 - `look`: asks a finished run's network what its report needs
 - `trust`: how far to trust a category, without truth
 - `describe`: what to show of each category; features in two dimensions
+- `summary`: what a run says of itself in sentences, and what to do next
 - `thumbnails`: small pictures, kept in the cache
 - `page`: the report as one HTML file, from templates/
 - `plots`: the paper's figures and the scores of K, with matplotlib

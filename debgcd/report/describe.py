@@ -14,7 +14,7 @@ from debgcd.cluster.prototypes import principal
 from debgcd.cluster.ward import ward
 from debgcd.report.look import Look
 from debgcd.report.trust import Ids, distances, rows_per_category
-from debgcd.system.progress import progress
+from debgcd.system.progress import progress, say
 
 EXEMPLARS, OTHERS = 12, 8  # images shown per category; fewer if there are many categories
 IMAGES_ON_PAGE = 5000  # of more, a random part is shown
@@ -118,21 +118,23 @@ def _one_per_scene(look: Look, images: list[int]) -> list[int]:
 TSNE_AXES = 50  # principal axes that t-SNE sees
 TSNE_POINTS = 10  # with fewer points t-SNE has no neighbours to keep
 ITERATIONS = 500
+NO_TSNE = "PCA; t-SNE, which separates categories better, needs the package openTSNE: pip install 'debgcd[figures]'"
 
 
 def project(feature: NDArray[np.float32], seed: int) -> tuple[NDArray[np.float64], str]:
-    """(N, d) -> (N, 2), and how: "t-SNE" or "PCA". The same features and seed give the same picture."""
+    """(N, d) -> (N, 2), and how: t-SNE, or PCA and why. The same features and seed give the same picture."""
     points = (
         principal(torch.from_numpy(feature), min(TSNE_AXES, *feature.shape)).double().numpy()[:, ::-1]
     )  # largest first
     flat = np.zeros((len(points), 2))
     flat[:, : min(2, points.shape[1])] = points[:, :2]
     if len(points) < TSNE_POINTS:
-        return flat, "PCA"
+        return flat, "PCA, because they are few"
     try:
         from openTSNE import TSNE
     except ImportError:
-        return flat, "PCA"
+        say(f"map: {NO_TSNE}")
+        return flat, NO_TSNE
     with progress("drawing the map") as report:
         model = TSNE(
             perplexity=min(30, (len(points) - 1) / 3),

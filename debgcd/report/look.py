@@ -47,6 +47,7 @@ class Look:
 
     run: Run
     categories: list[Category]
+    every: list[Category]  # also those that were merged into another
     rows: dict[int, Prediction]  # of the unlabelled images, by number
     label: Ids  # (N,) of all training images, -1 where unlabelled
     category: Ids  # (N,) the label, or the predicted category
@@ -110,7 +111,7 @@ def look(run: Run, cache: Path) -> Look:
         confidence=np.array([rows[i]["confidence"] for i in there[free].tolist()]),
     )
     score, parts = trust(evidence, k)
-    return Look(run, categories, rows, label, category, there, feature.numpy(), means, score, parts, doubts)
+    return Look(run, categories, every, rows, label, category, there, feature.numpy(), means, score, parts, doubts)
 
 
 def _living(every: list[Category]) -> tuple[list[Category], Ids]:

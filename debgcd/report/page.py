@@ -8,6 +8,7 @@ import hashlib
 import os
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,21 +20,24 @@ from debgcd.data.image.crop import Picture
 from debgcd.errors import DebgcdError
 from debgcd.report.describe import IMAGES_ON_PAGE, UNSURE, Description, describe, duplicates, project
 from debgcd.report.look import Look, look
-from debgcd.report.plots import draw, image_file
+from debgcd.report.plots import draw, image_file, k_figure
+from debgcd.report.summary import WARNING, next_steps, read_estimate, summary
 from debgcd.report.thumbnails import fingerprints, thumbnails
 from debgcd.report.trust import order_of_interest
 from debgcd.run.directory import Run, unusable_images
 from debgcd.system.files import csv_field, readable, write_text
 from debgcd.system.progress import progress
-from debgcd.train.finish import read_evaluation, read_health
+from debgcd.train.finish import read_evaluation
 
 TEMPLATES = Path(__file__).parent / "templates"
-TRUSTED, SURE = 0.7, 0.8  # trust of a category, probability of an image's
-CAPTIONS = {
+TRUSTED = 0.7  # trust of a category
+FIGURES = {
     "utilisation": "Share of the unlabelled images that teach the debiased classifier, over the epochs.",
-    "classifiers": "The two classifiers over the epochs.",
+    "classifiers": "Accuracy of the two classifiers over the epochs.",
     "errors": "Kinds of error: Old images in another Old class or in a new one, New images in an Old class or in another new one.",
 }
+WITHOUT_TRUTH = {"sizes": "Unlabelled images per category."}
+K_CAPTION = "How well each number of categories fits the images; the dashed line is the estimate."
 
 
 def write_report(run: Run, out: Path, cache: Path) -> None:
@@ -48,7 +52,9 @@ def render(look: Look, data: dict[str, Any], figures: Sequence[dict[str, str]] =
     templates = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
     script, style = (TEMPLATES / "gallery.js").read_text("utf-8"), (TEMPLATES / "report.css").read_text("utf-8")
     script += (TEMPLATES / "report.js").read_text("utf-8").removeprefix('"use strict";\n')
-    run = look.run
+    run, rows = look.run, list(look.rows.values())
+    said = summary(run, rows, look.every)
+    warnings = [line.removeprefix(WARNING) for line in said if line.startswith(WARNING)]
     return templates.get_template("report.html").render(
         title=run.folder.resolve().name,
         version=__version__,
@@ -57,7 +63,9 @@ def render(look: Look, data: dict[str, Any], figures: Sequence[dict[str, str]] =
         script=script,
         sentence=_sentence(look),
         cards=_cards(look),
-        warnings=_warnings(look, data),
+        said=[line for line in said if not line.startswith(WARNING)],
+        steps=next_steps(Path(run.folder.resolve().name), rows),
+        warnings=[f"{line[0].upper()}{line[1:]}" for line in warnings] + _warnings(look, data),
         labels=[{**vars(doubt), "file": _shown_name(look, doubt.file)} for doubt in look.doubts],
         figures=figures,
         skipped=_skipped(run),
@@ -182,14 +190,12 @@ def _sentence(look: Look) -> str:
 def _cards(look: Look) -> list[tuple[str, object, str]]:
     """What was found at a glance: name, value, detail."""
     known, size = len(look.run.manifest.classes), look.size
-    confidence = np.array([row["confidence"] for row in look.rows.values()])
     trusted = int((np.nan_to_num(look.trust[known:]) >= TRUSTED).sum())
     skipped = len(_skipped(look.run))
     cards: list[tuple[str, object, str]] = [
         ("known classes", known, f"{size[:known].sum():,} unlabelled images in them"),
         ("new categories", int((size[known:] > 0).sum()), f"{size[known:].sum():,} images in them"),
         ("trusted new categories", trusted, f"trust of {100 * TRUSTED:.0f} % or more"),
-        ("sure images", f"{100 * (confidence >= SURE).mean():.0f} %", f"probability of {SURE} or more"),
         ("skipped files", skipped, "see Setup" if skipped else "every file could be used"),
     ]
     if look.run.evaluation.exists():
@@ -203,13 +209,6 @@ def _cards(look: Look) -> list[tuple[str, object, str]]:
 
 def _warnings(look: Look, data: dict[str, Any]) -> list[str]:
     found = []
-    health = read_health(look.run)
-    if health is not None:
-        found += [f"{warning[0].upper()}{warning[1:]}." for warning in health.get("labels", [])]
-    if health is not None and health["problem"]:
-        kept = health["kept_step"]
-        back = "" if kept is None else f" The model is that of step {kept}, the best seen."
-        found.append(f"Training went wrong: {health['problem']}.{back}")
     on_page = sum(not labelled for labelled in data["images"]["labelled"])
     if on_page < len(look.rows):
         found.append(
@@ -224,12 +223,18 @@ def _warnings(look: Look, data: dict[str, Any]) -> list[str]:
 
 
 def _figures(run: Run, cache: Path) -> list[dict[str, str]]:
-    """Those figures of the paper that take no time and that this run has; none without matplotlib."""
+    """Those figures that take no time and that mean something for this run; none without matplotlib."""
+    measured = run.evaluation.exists()
+    wanted = {
+        caption: partial(draw, name, [run], cache) for name, caption in (FIGURES if measured else WITHOUT_TRUTH).items()
+    }
+    estimate = read_estimate(run)
+    if estimate is not None:
+        wanted[K_CAPTION] = partial(k_figure, estimate)
     found = []
-    for name, caption in CAPTIONS.items():
+    for caption, make in wanted.items():
         with suppress(DebgcdError):
-            figure = image_file(draw(name, [run], cache), ".svg")
-            found.append({"caption": caption, "svg": base64.b64encode(figure).decode()})
+            found.append({"caption": caption, "svg": base64.b64encode(image_file(make(), ".svg")).decode()})
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ from debgcd.review.log import reviewed_predictions
 from debgcd.run.directory import Run
 from debgcd.system.files import parse_json, readable, write_bytes
 from debgcd.system.machine import optional
+from debgcd.system.progress import escaped
 from debgcd.train.finish import read_evaluation
 from debgcd.train.plan import run_backbone
 from debgcd.train.setup import fresh_tokens
@@ -73,8 +75,7 @@ def attention(figure: Figure, runs: Sequence[Run], cache: Path) -> None:
 def title_of(run: Run) -> str:
     """The name of a run in a figure; its folder's too, unless that only repeats the seed, as in a grid of runs."""
     said, folder = f"{run.config.method}, seed {run.config.seed}", run.folder.resolve().name
-    # matplotlib would set what is between two dollars as a formula
-    return said if folder == f"seed-{run.config.seed}" else f"{folder} ({said})".replace("$", r"\$")
+    return said if folder == f"seed-{run.config.seed}" else plain(f"{folder} ({said})")
 
 
 def _over(face: NDArray[np.uint8], seen: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -88,6 +89,7 @@ OLD, NEW = "#0072b2", "#d55e00"  # of Okabe and Ito: told apart by all eyes
 CLASSES = 20  # of the t-SNE: half old, half new
 SUFFIXES = (".png", ".svg")
 BINS = np.linspace(0, 1, 31)
+BARS, LONGEST_LABEL = 40, 30  # categories of a bar chart, characters of the name of one
 
 
 def draw(name: str, runs: Sequence[Run], cache: Path) -> Figure:
@@ -219,21 +221,12 @@ def novelty(figure: Figure, runs: Sequence[Run], cache: Path) -> None:
 def errors(figure: Figure, runs: Sequence[Run], cache: Path) -> None:
     """Figure 8: the four kinds of error of one run, or of two side by side; the sizes of the categories without truth."""
     kinds = {"true_old": "True Old", "false_new": "False New", "false_old": "False Old", "true_new": "True New"}
-    figure.set_size_inches(6.4, 3.6)
-    axis: Any = figure.subplots()
     found = [read_evaluation(run).get("unlabelled") if run.evaluation.exists() else None for run in runs]
     if not all(found):
-        for run, scores in zip(runs, found, strict=True):
-            if not scores:
-                rows, categories = reviewed_predictions(run.folder)
-                size = np.bincount([row["category"] for row in rows], minlength=len(categories))
-                axis.bar(range(len(size)), size, color=[OLD if c.known else NEW for c in categories])
-                axis.set(
-                    xlabel="category",
-                    ylabel="unlabelled images",
-                    title=f"{title_of(run)}: truth is not known, so sizes",
-                )
+        sizes(figure, runs, cache)
         return
+    figure.set_size_inches(6.4, 3.6)
+    axis: Any = figure.subplots()
     for i, (run, scores) in enumerate(zip(runs, found, strict=True)):
         assert scores is not None
         values = [100 * (scores["gcd"]["errors"][kind] or 0) for kind in kinds]
@@ -243,6 +236,36 @@ def errors(figure: Figure, runs: Sequence[Run], cache: Path) -> None:
     axis.set(ylabel="per cent of Old (left two) or New images")
     axis.set_xticks(range(len(kinds)), list(kinds.values()))
     axis.legend()
+
+
+def sizes(figure: Figure, runs: Sequence[Run], cache: Path) -> None:
+    """The unlabelled images of each category, by name; of many, the largest."""
+    found = []
+    for run in runs:
+        rows, categories = reviewed_predictions(run.folder)
+        count = Counter(row["category"] for row in rows)
+        living = [one for one in categories if one.merged_into is None]
+        found.append(sorted(((one.name, one.known, count[one.category]) for one in living), key=lambda bar: -bar[2]))
+    most = min(BARS, max(map(len, found)))
+    for (run, (axis,)), bars in zip(_columns(figure, runs, 1, 1.2 + 0.2 * most), found, strict=True):
+        shown = bars[:BARS][::-1]  # the first bar is at the bottom
+        for is_known, colour, label in ((True, OLD, "known classes"), (False, NEW, "new categories")):
+            values = [(i, size) for i, (_, known, size) in enumerate(shown) if known is is_known]
+            if values:
+                axis.barh(*np.array(values).T, color=colour, label=label)
+        axis.set_yticks(range(len(shown)), [_label(name) for name, _, _ in shown], fontsize=8)
+        more = f", the {BARS} largest of {len(bars)}" if len(bars) > BARS else ""
+        axis.set(xlabel="unlabelled images", title=f"{title_of(run)}{more}")
+        axis.legend(fontsize=8)
+
+
+def plain(text: str) -> str:
+    """Text as matplotlib shows it as it is: what is between two dollars would be set as a formula."""
+    return escaped(text).replace("$", r"\$")
+
+
+def _label(name: str) -> str:
+    return plain(name if len(name) <= LONGEST_LABEL else f"{name[: LONGEST_LABEL - 1]}…")
 
 
 def k(figure: Figure, runs: Sequence[Run], cache: Path) -> None:
@@ -278,6 +301,7 @@ FIGURES: dict[str, Callable[[Figure, Sequence[Run], Path], None]] = {
     "novelty": novelty,
     "attention": attention,
     "errors": errors,
+    "sizes": sizes,
     "k": k,
 }
 

@@ -61,6 +61,8 @@ def test_categories_are_ordered_filtered_and_searched(tab: Page) -> None:
     assert [name.split(" ", 1)[1] for name in names()] == [CLASS, "dog", "new-01"]
     tab.fill("#named", "DOG")
     assert [name.split(" ", 1)[1] for name in names()] == ["dog"]
+    tab.fill("#named", "u20.png")  # the file of one image finds its category
+    assert len(names()) == 1
     tab.fill("#named", "nothing")
     assert names() == [] and "no categories" in tab.inner_text("#cards")
 

@@ -48,6 +48,7 @@ def made() -> Look:
     return Look(
         run=cast(Any, SimpleNamespace(manifest=manifest)),
         categories=names,
+        every=names,
         rows=cast(Any, rows),
         label=label,
         category=category,

@@ -27,6 +27,7 @@ from tiers import tiered
 from debgcd.cli import main
 from debgcd.commands.export import FILES
 from debgcd.config.schema import ViewsConfig
+from debgcd.data.image.decode import Reason, Unusable
 from debgcd.data.loader import from_files
 from debgcd.data.sources import read_manifest
 from debgcd.data.views import CENTRE, PLAIN
@@ -72,7 +73,7 @@ def test_parquet_has_types(command: Command, run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize("link", tiered(["hard"], ["copy", "hard", "symlink"]))
 def test_folders_are_read_back_by_check_and_train(command: Command, run: Run, tmp_path: Path, link: str) -> None:
     out = tmp_path / "sorted"
-    assert command("export", run.folder, "--to", "folders", "-o", out, "--link", link).code == 0
+    assert command("export", run.folder, "--to", "folders", "--separate", "-o", out, "--link", link).code == 0
     manifest = read_manifest(out)
     assert len(manifest) == 80 and not manifest.skipped
     assert sum(label is not None for label in manifest.labels) == 10 and len(manifest.classes) == 2
@@ -85,6 +86,38 @@ def test_folders_are_read_back_by_check_and_train(command: Command, run: Run, tm
     (out / "mine").write_text("kept")
     assert "exists" in command("export", run.folder, "--to", "folders", "-o", out, "--force").complaint
     assert (out / "mine").read_text() == "kept"
+
+
+def test_folders_have_labelled_and_unlabelled_images_of_a_category_together(
+    command: Command, run: Run, tmp_path: Path
+) -> None:
+    out = tmp_path / "sorted"
+    assert command("export", run.folder, "--to", "folders", "-o", out, "--link", "symlink").code == 0
+    found = {folder.name: {file.name for file in folder.iterdir()} for folder in out.iterdir()}
+    assert len(found) == 3 and sum(map(len, found.values())) == 80
+    mine = [row for row in reviewed_predictions(run.folder)[0] if row["name"] == "dog"]
+    assert len(found["dog"]) == len(mine) + 5 and {"l1.png", "l3.png"} < found["dog"] and "l0.png" not in found["dog"]
+    manifest = read_manifest(out)  # every category is a class
+    assert len(manifest.classes) == 3 and None not in manifest.labels
+    assert Names({"labelled"}).give("Labelled") == "Labelled-2"
+    assert "--separate" in command("export", run.folder, "--to", "hf", "--separate", "-o", tmp_path / "hf").complaint
+
+
+def test_a_format_that_needs_a_package_is_named_by_its_extra(run: Run, tmp_path: Path, monkeypatch: Any) -> None:
+    """Without pillow-heif a HEIC image is left out of COCO, with the command that helps."""
+    from debgcd.export import annotations
+    from debgcd.export.annotations import write_coco
+
+    def without(path: Any) -> tuple[int, int]:
+        if Path(path).name == "u20.png":
+            raise Unusable(Reason.UNSUPPORTED, "HEIF needs the package pillow_heif; pip install 'debgcd[heif]'")
+        return 24, 24
+
+    said: list[str] = []
+    monkeypatch.setattr(annotations, "file_size", without)
+    monkeypatch.setattr("debgcd.export.items.say", said.append)
+    write_coco(run, tmp_path / "coco.json")
+    assert len(said) == 1 and "u20.png (unsupported: " in said[0] and "debgcd[heif]" in said[0]
 
 
 @pytest.mark.parametrize("to", ["folders", "hf", "fiftyone", "coco"])
@@ -334,7 +367,7 @@ def test_an_export_of_which_nothing_is_left(command: Command, swapped: tuple[Pat
     for path in images.rglob("*.png"):
         path.unlink()
     said = command("export", run, "--to", "folders", "-o", tmp_path / "out")
-    assert said.code == 3 and "no image of the run is still what it was" in said.err and not (tmp_path / "out").exists()
+    assert said.code == 3 and "no image of the run can be used" in said.err and not (tmp_path / "out").exists()
 
 
 DEEP = {

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ import pytest
 from hostile_names import BAD, CLASS, FILES
 from quick import train_arguments
 
-from debgcd.report.page import write_report
+from debgcd.cluster.estimate_k import Estimate
+from debgcd.report.page import _figures, write_report
 from debgcd.run.directory import Run, finished_run
+from debgcd.system.files import write_json
 
 Command = Callable[..., Any]
 
@@ -120,7 +123,8 @@ def test_train_ends_with_a_report_and_resume_writes_one_that_is_missing(
     words = [word for word in train_arguments(shared_folder, tmp_path / "run") if word != "--no-report"]
     said = command(*words)
     place = tmp_path / "run" / "report.html"
-    assert said.code == 0 and said.out.rstrip().endswith(f"report: {place}") and place.is_file()
+    assert said.code == 0 and f"\nreport: {place}\n" in said.out and place.is_file()
+    assert said.out.rstrip().endswith(f"debgcd review {tmp_path / 'run'}")
     place.unlink()  # as if killed before it was renamed
     assert command("resume", tmp_path / "run", "--no-report").code == 0 and not place.exists()
     said = command("resume", tmp_path / "run")
@@ -154,6 +158,24 @@ def test_what_the_command_refuses(command: Command, run: Run, tmp_path: Path) ->
     assert "--figure" in command("report", run.folder, "--beside", run.folder).complaint
     assert "tsne, utilisation" in command("report", run.folder, "--figure", "nonsense").complaint
     assert ".png or .svg" in command("report", run.folder, "--figure", "errors", "-o", tmp_path / "x.pdf").complaint
+
+
+def test_the_report_says_what_is_known_and_what_to_do(page: Path) -> None:
+    """The run has truth, so the kinds of error are drawn; from ten labels no error of looks_new is stated."""
+    text = page.read_text("utf-8")
+    assert "3 categories: 2 known classes and 1 new." in text and "too few to tell how often that is wrong" in text
+    assert "<code>debgcd review run</code>" in text and "healthy" not in text.split('<section id="categories">')[0]
+    assert "Kinds of error" in text and "Unlabelled images per category" not in text
+
+
+def test_without_truth_only_figures_that_mean_something(run: Run, tmp_path: Path) -> None:
+    blank = replace(run, folder=tmp_path)
+    for name in ("model", "predictions.csv"):
+        (tmp_path / name).symlink_to(run.folder / name)
+    assert [figure["caption"] for figure in _figures(blank, tmp_path)] == ["Unlabelled images per category."]
+    curve = [(k, 1 / k) for k in range(2, 9)]
+    write_json(tmp_path / "estimate.json", Estimate(4, 3, 6, "consensus", {"consensus": curve}, {}, 1.0).to_json())
+    assert len(_figures(blank, tmp_path)) == 2
 
 
 def test_names_in_the_model_card_are_code(run: Run) -> None:

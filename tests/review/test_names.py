@@ -70,7 +70,7 @@ def test_names_and_merges_go_everywhere(command: Command, run: Path, shared_fold
     assert len(coco["annotations"]) == 23  # without the rejected one
     assert {note["category_id"] for note in coco["annotations"]} <= {each["id"] for each in coco["categories"]}
     assert command("export", run, "--to", "folders", "-o", tmp_path / "sorted").code == 0
-    folders = {place.name for place in (tmp_path / "sorted" / "unlabelled").iterdir()}
+    folders = {place.name for place in (tmp_path / "sorted").iterdir()}
     assert "new-05" in folders and folders <= {"cat", "hound", "fox", "lynx", "new-04", "new-05"}
     assert command("export", run, "--to", "fiftyone", "-o", tmp_path / "fo").code == 0
     found = json.loads((tmp_path / "fo" / "labels.json").read_text("utf-8"))

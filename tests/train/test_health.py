@@ -166,7 +166,7 @@ def test_labels_that_contradict_the_images_are_said_before_and_after(
     said = command(*arguments(tmp_path / "images", run, "--method", "debgcd", schedule__steps=6))
     words = "the 24 labels contradict the images"
     assert said.code == 0 and f"warning: {words}" in said.err
-    assert f"Warning: {words}" in said.out and "The run is healthy" not in said.out
+    assert f"Warning: {words}" in said.out and "Training behaved normally" not in said.out
     health = json.loads((run / "health.json").read_text("utf-8"))
     assert not health["healthy"] and words in health["labels"][0]
     assert command("report", run).code == 0 and "The 24 labels contradict" in (run / "report.html").read_text("utf-8")

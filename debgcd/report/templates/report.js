@@ -47,7 +47,7 @@ function drawCategories() {
   const kind = by("kind").value, text = by("named").value.trim().toLowerCase();
   chosen = categories.map((_, c) => c)
     .filter((c) => kind === "all" || categories[c].known === (kind === "known"))
-    .filter((c) => categories[c].name.toLowerCase().includes(text))
+    .filter((c) => categories[c].name.toLowerCase().includes(text) || gallery.members[c].some((i) => images.path[i].toLowerCase().includes(text)))
     .sort(ORDERS[by("order").value]);
   cards = gallery.pages(chosen.length, 12, (from, to) => {
     const page = document.createElement("div");
@@ -249,9 +249,10 @@ const BINS = 20;
 const SVG = "http://www.w3.org/2000/svg";
 function drawHistogram() {
   const measure = by("measure").value, values = images[measure];
+  const width = Math.max(240, Math.min(800, by("histogram").clientWidth - 70)); // small type on a small screen cannot be read
   const counts = Array.from({ length: BINS }, () => [0, 0]);
   for (const i of shown) counts[Math.min(BINS - 1, Math.floor(values[i] * BINS))][isKnown(i) ? 0 : 1]++;
-  const most = Math.max(1, ...counts.flat()), height = 200, width = 800, step = width / BINS;
+  const most = Math.max(1, ...counts.flat()), height = 200, step = width / BINS;
   const element = (tag, attributes, text) => {
     const made = document.createElementNS(SVG, tag);
     for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
@@ -284,6 +285,7 @@ function drawHistogram() {
     svg.append(element("text", { x: 50 + (tick / 5) * width, y: height + 30, "text-anchor": "middle" }, (tick / 5).toFixed(1)));
   }
   svg.append(element("text", { x: 44, y: 20, "text-anchor": "end" }, most), element("text", { x: 44, y: height + 10, "text-anchor": "end" }, "0"));
+  svg.append(element("text", { transform: `translate(16 ${10 + height / 2}) rotate(-90)`, "text-anchor": "middle" }, "images"));
   svg.append(element("text", { x: 50 + width / 2, y: height + 48, "text-anchor": "middle" }, measure));
   by("histogram").replaceChildren(svg);
 }

@@ -130,7 +130,7 @@ function shownCategories() {
   return state.order.filter((c) => {
     const one = state.categories[c];
     if (one.gone || !state.members[c].length) return false;
-    if (text && !one.name.toLowerCase().includes(text) && !one.id.toLowerCase().includes(text)) return false;
+    if (text && ![one.name, one.id].some((each) => each.toLowerCase().includes(text)) && !state.members[c].some((image) => state.about.path[image].toLowerCase().includes(text))) return false;
     if (show === "new") return !one.known;
     if (show === "known") return one.known;
     return show === "all" || state.members[c].some((image) => wanted(image, show));
@@ -437,7 +437,7 @@ function nextDoubtful() {
 // The category that the model found next most probable, and by how much the first one leads.
 function rival(image) {
   const { second, lead } = state.about;
-  return second[image] === null || state.categories[second[image]].gone ? "" : ` or ${name(second[image])}? The model sees ${percentOf(lead[image])} between them`;
+  return second[image] === null || state.categories[second[image]].gone ? "" : ` or ${name(second[image])}? The first is more probable by ${percentOf(lead[image])}`;
 }
 
 function nextCategory(way) {
