@@ -215,13 +215,18 @@ class State:
                     raise UsageError(
                         f"{kind}: {image!r:.200} is in {self.category[image]}, which was rejected as a whole"
                     )
-                change.mark[image] = None if to == OPEN else to
+                of = self.categories[self.category[image]].status
+                change.mark[image] = (
+                    None if to == of == OPEN else to
+                )  # open in an accepted category is a mark of its own
             return
         for id in _texts(line, "categories"):
             one = self._alive(id)
             if one.known and to == REJECTED:
                 raise UsageError(f"{one.id} is a known class; reject or move its images instead")
             change.categories[id] = replace(one, status=to)
+        ids = set(change.categories)  # what was left open in them is judged now, too
+        change.mark = {image: None for image, mark in self.mark.items() if mark == OPEN and self.category[image] in ids}
 
     def _images(self, line: Line) -> list[str]:
         images = _texts(line, "images")
@@ -264,6 +269,16 @@ def _copied(*keys: str) -> Callable[[State, Line, Paths], list[Line]]:
     return lambda state, asked, paths: [{"act": asked["act"], **{key: asked.get(key) for key in keys}}]
 
 
+def _name_lines(state: State, asked: Line, paths: Paths) -> list[Line]:
+    """images: only these of the category are accepted with the name; the others stay open."""
+    lines: list[Line] = [{"act": "name", "category": asked.get("category"), "name": asked.get("name")}]
+    if "images" not in asked:
+        return lines
+    accepted = set(paths(asked))
+    others = [image for image in state.members(str(asked.get("category"))) if image not in accepted]
+    return lines + ([{"act": "reopen", "images": others}] if others else [])
+
+
 def _move_lines(state: State, asked: Line, paths: Paths) -> list[Line]:
     to, name = asked.get("to") or state.next_id(), asked.get("name")
     lines = [{"act": "move", "images": paths(asked), "to": to}]
@@ -293,7 +308,7 @@ class Act:
 
 
 ACTS = {
-    "name": Act(State._name, _copied("category", "name")),
+    "name": Act(State._name, _name_lines),
     "merge": Act(State._merge, _copied("categories", "into")),
     "move": Act(State._move, _move_lines, lambda line: [line.get("to")]),
     "split": Act(State._split, _split_lines, lambda line: line.get("parts")),

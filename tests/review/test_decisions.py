@@ -347,6 +347,20 @@ def test_a_kill_loses_no_act_that_was_confirmed(tmp_path: Path) -> None:
         assert read_review(run).categories["new-01"].name.startswith("fox")
 
 
+def test_what_is_opened_again_stays_open_until_its_category_is_accepted_again() -> None:
+    review = replay(*base(), [])
+    images = review.members("new-01")
+    review.apply({"act": "name", "category": "new-01", "name": "lynx", "id": "1"})
+    review.apply({"act": "reopen", "images": images[:1], "id": "2"})
+    assert [review.status(image) for image in images[:2]] == ["open", "accepted"]
+    review.apply({"act": "name", "category": "new-01", "name": "bobcat", "id": "3"})
+    assert review.status(images[0]) == "open"
+    review.apply({"act": "accept", "categories": ["new-01"], "id": "4"})
+    assert review.status(images[0]) == "accepted"
+    review.apply({"act": "undo", "of": "4", "id": "5"})
+    assert review.status(images[0]) == "open"
+
+
 def test_an_act_is_saved_though_the_model_cannot_be_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The log is the truth: what is derived from it comes later, and until then that is said."""
     run = write_run(tmp_path / "run")

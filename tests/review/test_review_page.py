@@ -181,6 +181,72 @@ def test_selecting_moving_and_one_undo_for_one_deed(tab: Page) -> None:
     assert counts(tab)["fox"] == 4
 
 
+def test_without_a_selection_a_key_is_about_what_is_in_sight(tab: Page) -> None:
+    tab.set_viewport_size({"width": 760, "height": 480})
+    shown = "() => [...document.querySelectorAll('.cell')].some((cell) => cell.dataset.image == state.cursor && cell.getBoundingClientRect().top < innerHeight)"
+    first = tab.evaluate("() => name(shownCategories()[0])")
+    tab.evaluate("() => goTo(shownCategories()[0])")
+    assert tab.inner_text("#says").startswith(f"{first}:")
+    tab.evaluate("() => { grid.scroller.scrollTop = 1e6; }")
+    tab.wait_for_function("() => grid.inSight(state.cursor)")
+    last = tab.evaluate("() => name(state.category[grid.firstInSight()])")
+    assert last != first and tab.inner_text("#says").startswith(f"{last}:")
+    assert tab.evaluate(shown) and tab.inner_text(".headline.here strong").endswith(last)
+    for _ in range(3):  # the same category in another order: other images of it are in sight
+        tab.keyboard.press("o")
+        tab.wait_for_function("() => grid.inSight(state.cursor)")
+        assert tab.evaluate("() => name(current())") == last and tab.evaluate(shown)
+    tab.keyboard.press("n")
+    assert tab.inner_text("#asks") == f"Name {last}"
+    tab.keyboard.press("Escape")
+    tab.fill("#find", first)
+    assert tab.inner_text("#says").startswith(f"{first}:")
+    tab.fill("#find", "")
+
+
+def test_the_naming_dialog_shows_whom_it_names(tab: Page, server: Served) -> None:
+    tab.evaluate("() => { state.about.confidence = state.about.confidence.map((_, i) => (i % 3 ? 900 : 500)); }")
+    c = tab.evaluate("() => shownCategories().find((c) => !known(c) && state.members[c].length > 12)")
+    tab.evaluate("(c) => goTo(c)", c)
+    images = tab.evaluate(
+        "(c) => [...state.members[c]].sort((a, b) => state.about.lead[a] - state.about.lead[b] || a - b)", c
+    )
+    certain = {image for image in images if image % 3}
+    tab.keyboard.press("n")
+    assert f"most typical of {len(images)} images" in tab.inner_text("#chooser .about")
+    strips = "() => [...document.querySelectorAll('#chooser figure')].map((one) => [...one.querySelectorAll('img')].map((image) => Number(image.src.match(/thumb.(\\d+)/)[1])))"
+    assert tab.evaluate(strips)[1] == images[:6]
+    tab.locator("#chooser .scope input").nth(1).check()
+    assert set(sum(tab.evaluate(strips), [])) <= certain
+    tab.fill("#text", "owl")
+    tab.keyboard.press("Enter")
+    saved(tab)
+    statuses = tab.evaluate("(images) => images.map((image) => state.status[image])", images)
+    assert [image for image, status in zip(images, statuses, strict=True) if status == 1] == [
+        image for image in images if image in certain
+    ]
+    assert [line["act"] for line in log(server)[-2:]] == ["name", "reopen"]
+    tab.keyboard.press("n")  # a second name changes nothing but the name
+    assert tab.locator("#chooser .scope input").count() == 0
+    tab.keyboard.press("Escape")
+    tab.keyboard.press("a")  # and accepting the category accepts the others, too
+    saved(tab)
+    assert set(tab.evaluate("(images) => images.map((image) => state.status[image])", images)) == {1}
+    tab.keyboard.press("u")
+    saved(tab)
+    tab.keyboard.press("u")  # name and exception are one deed
+    saved(tab)
+    assert set(tab.evaluate("() => [...state.status]")) == {0}
+    # with a part selected, the part alone comes first
+    tab.evaluate("(images) => select(images, 'one')", images[:2])
+    tab.keyboard.press("n")
+    assert tab.inner_text("#chooser .about figcaption") == "2 images"
+    tab.fill("#text", "hawk")
+    tab.keyboard.press("Enter")
+    saved(tab)
+    assert counts(tab)["hawk"] == 2
+
+
 def test_keys_alone_are_enough(tab: Page, server: Served) -> None:
     tab.keyboard.press("ArrowRight")
     tab.keyboard.press("Space")

@@ -4,7 +4,8 @@
 
 class Grid {
   // on.tile(item): an element for one image; on.header(section): one for a section's first row; on.pin(section): the section at the
-  // top whose header is out of sight, or null; on.pick(item, how): how is "one", "more", "range" or "open"; on.box(items, how): "one" or "more"
+  // top whose header is out of sight, or null; on.scroll(): other rows are in sight; on.pick(item, how): how is "one", "more",
+  // "range" or "open"; on.box(items, how): "one" or "more"
   constructor(scroller, rows, on) {
     Object.assign(this, { scroller, rows, on, size: 128, gap: 6, headerHeight: 68, columns: 1, tile: 128 });
     this.sections = [];
@@ -16,7 +17,7 @@ class Grid {
     scroller.addEventListener("scroll", () => {
       if (waiting) return;
       waiting = true;
-      requestAnimationFrame(() => { waiting = false; this.draw(); });
+      requestAnimationFrame(() => { waiting = false; this.draw(); this.on.scroll(); });
     }, { passive: true });
     new ResizeObserver(() => this.fit()).observe(scroller);
     this.beginPointer();
@@ -82,6 +83,24 @@ class Grid {
       if (this.tops[middle] <= y) low = middle; else high = middle - 1;
     }
     return low;
+  }
+
+  // Whether the middle of a row of images is in sight.
+  seen(row) {
+    const middle = this.tops[row] + this.tile / 2 - this.scroller.scrollTop;
+    return row !== this.starts[this.of[row]] && middle >= 0 && middle <= this.scroller.clientHeight;
+  }
+  inSight(item) { return this.has(item) && this.seen(this.rowOf(item)); }
+
+  // The first image that is in sight, null if none is.
+  firstInSight() {
+    const { scrollTop, clientHeight } = this.scroller;
+    for (let row = this.rowAt(scrollTop); this.count && row <= this.rowAt(scrollTop + clientHeight); row++) {
+      if (!this.seen(row)) continue;
+      const s = this.of[row];
+      return this.sections[s].items[(row - this.starts[s] - 1) * this.columns];
+    }
+    return null;
   }
 
   draw() {

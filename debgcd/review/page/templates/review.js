@@ -4,6 +4,8 @@
 const by = (id) => document.getElementById(id);
 const OPEN = 0, ACCEPTED = 1, REJECTED = 2;
 const WORDS = ["to review", "accepted", "rejected"];
+const CERTAIN = 800; // thousandths of confidence
+const FACES = 6; // images of a kind in a dialog
 const state = {
   about: null, version: -1, categories: [], category: new Int32Array(0), status: new Uint8Array(0), members: [],
   order: [], // numbers of categories, as they are shown
@@ -146,6 +148,7 @@ function drawAll() {
     grid.set(shownCategories().map((c) => ({ key: c, items: part ? state.members[c].filter((image) => wanted(image, show)) : state.members[c] })));
   }
   if (state.cursor === null || !grid.has(state.cursor)) state.cursor = grid.sections[0]?.items[0] ?? null;
+  follow();
   by("nothing").hidden = grid.count > 0;
   drawList();
   drawProgress();
@@ -193,6 +196,11 @@ function goTo(c) {
   by("grid").focus({ preventScroll: true });
 }
 
+// Without a selection an act is about the category of the cursor: so the cursor stays where it can be seen.
+function follow() {
+  if (!grid.inSight(state.cursor)) moveCursor(grid.firstInSight(), false);
+}
+
 const grid = new Grid(by("grid"), by("rows"), {
   tile(image, column) {
     const { selected, status, about } = state;
@@ -208,7 +216,7 @@ const grid = new Grid(by("grid"), by("rows"), {
     if (section.key === "like") return likeHeader(section);
     const c = section.key, one = state.categories[c], done = statusOf(c), { examples } = state.about;
     const button = (text, work, label) => make("button", { type: "button", tabindex: -1, "aria-label": `${label} ${one.name}`, onclick: () => { moveCursor(section.items[0], false); clear(); work(); by("grid").focus(); } }, text);
-    return make("div", { class: `headline s${done}`, role: "gridcell" },
+    return make("div", { class: `headline s${done}${c === current() ? " here" : ""}`, role: "gridcell", "data-category": c },
       make("div", { class: "titles" },
         make("strong", {}, mark(one), " ", one.name), one.name === one.id ? null : make("small", { class: "id" }, one.known ? "" : one.id),
         make("small", {}, `${plural(state.members[c].length, "image", "images")} · `, make("span", { class: "chip" }, WORDS[done]), ` · ${one.known ? "known class" : "new category"}`)),
@@ -219,6 +227,7 @@ const grid = new Grid(by("grid"), by("rows"), {
     const text = !section ? "" : section.key === "like" ? "Like the selected" : name(section.key);
     by("pinned").replaceChildren(...(section && section.key !== "like" ? [mark(state.categories[section.key]), " "] : []), text);
   },
+  scroll: follow,
   press() { state.base = new Set(state.selected); },
   pick(image, how) {
     if (how === "open") { moveCursor(image, false); view(image); return; }
@@ -248,6 +257,8 @@ function paint() {
       cell.setAttribute("aria-selected", state.selected.has(image));
       cell.classList.toggle("here", image === state.cursor);
     }
+    const head = row.querySelector("[data-category]");
+    head?.classList.toggle("here", Number(head.dataset.category) === current());
   }
   drawActs();
 }
@@ -283,6 +294,7 @@ function moveCursor(image, reveal = true, how = "near") {
 function target() {
   if (!state.selected.size) {
     const c = current();
+    if (c !== null && state.like) return { images: [state.cursor], categories: [c], whole: false }; // other categories are in sight
     return c === null ? null : { images: state.members[c], categories: [c], whole: true };
   }
   const images = [...state.selected], categories = [...new Set(images.map((image) => state.category[image]))];
@@ -301,18 +313,22 @@ function finish() {
 
 const acts = {
   name: {
-    key: "n", text: "Name", help: "name the category; with a selection, give these images one name",
+    key: "n", text: "Name", help: "name the category and accept all or some of its images; with a selection, give these images one name",
     work() {
       const found = target();
       if (!found) return;
-      if (!single(found)) { place(found, "Name"); return; }
       const [c] = found.categories, one = state.categories[c];
+      if (found.categories.length > 1 || (one.known && !found.whole)) { place(found, "Name"); return; }
       choose({
-        title: `Name ${one.name}`, found, start: one.name === one.id ? "" : one.name, free: (text) => (text ? `name it “${text}”` : one.name === one.id ? null : "take the name away"),
-        which: (other) => other !== c && (known(other) || name(other) !== state.categories[other].id), says: one.known ? "move all to" : "merge into",
-        chosen(other, text) {
-          if (other === null) send("/api/act", { act: "name", category: one.id, name: text }, text ? `${one.id} is called ${text}` : `${one.id} has no name`);
-          else mergeInto(found, other);
+        title: `Name ${one.name}`, found, scopes: scopes(found), start: one.name === one.id ? "" : one.name,
+        free: (text, scope) => (text ? `name ${scope.own ? plural(scope.images.length, "image", "images") : "it"} “${text}”` : scope.own ? "a new category without a name" : one.name === one.id ? null : "take the name away"),
+        which: (other) => other !== c && (known(other) || name(other) !== state.categories[other].id), says: "move them to",
+        chosen(other, text, scope) {
+          const some = { images: scope.images, categories: [c], whole: scope.images.length === state.members[c].length };
+          if (other !== null) { mergeInto(some, other); return; }
+          if (scope.own) { moveTo(some, null, text); return; }
+          finish();
+          send("/api/act", { act: "name", category: one.id, name: text, ...(scope.rest ? { images: scope.images } : {}) }, text ? `${one.id} is called ${text}${scope.rest ? `; ${plural(scope.rest, "image stays", "images stay")} to review` : ""}` : `${one.id} has no name`);
         },
       });
     },
@@ -375,12 +391,26 @@ function place(found, verb) {
   choose({
     title: `${verb} ${about(found)}`, found, which: (other) => !(found.categories.length === 1 && found.categories[0] === other), says: "move to",
     free: (text) => (text ? `a new category “${text}”` : "a new category without a name"),
-    chosen(other, text) {
-      const says = `${plural(found.images.length, "image", "images")} → ${other === null ? text || "a new category" : name(other)}`;
-      finish();
-      send("/api/act", { act: "move", images: found.images, to: other === null ? null : state.categories[other].id, name: text }, says);
-    },
+    chosen: (other, text) => moveTo(found, other, text),
   });
+}
+
+function moveTo(found, other, text) {
+  const says = `${plural(found.images.length, "image", "images")} → ${other === null ? text || "a new category" : name(other)}`;
+  finish();
+  send("/api/act", { act: "move", images: found.images, to: other === null ? null : state.categories[other].id, name: text }, says);
+}
+
+// What a name can be given to, the usual one first. own: they become a category of their own; rest: images that stay to review
+function scopes(found) {
+  const [c] = found.categories, one = state.categories[c], all = state.members[c], count = (images) => images.length.toLocaleString("en");
+  if (one.known) return [{ text: `Its name only: ${count(all)} images stay as they are.`, images: all }];
+  if (one.status === ACCEPTED && found.whole) return [{ text: `Its name only: its ${count(all)} images stay as they are.`, images: all }];
+  const certain = all.filter((image) => state.about.confidence[image] >= CERTAIN), offered = [];
+  if (!found.whole) offered.push({ text: `the ${count(found.images)} selected, as a category of their own`, images: found.images, own: true });
+  offered.push({ text: `all ${count(all)} images`, images: all });
+  if (certain.length && certain.length < all.length) offered.push({ text: `the ${count(certain)} that the model is certain of (${percentOf(CERTAIN)} or more); the others stay to review`, images: certain, rest: all.length - certain.length });
+  return offered;
 }
 
 function judge(act, word) {
@@ -491,14 +521,30 @@ for (const dialog of document.querySelectorAll("dialog")) {
   });
 }
 
-// A category, found by typing; or a text that is none. which(c): offered; chosen(c or null, text);
-// free(text): what a text of its own means, null if nothing
-async function choose({ title, found, start = "", which, says, free = null, chosen }) {
-  const dialog = by("chooser");
+// The images that an act is about: how many, those nearest to what they have in common, and those that are least certain.
+function faces(images) {
+  const { confidence, lead } = state.about, near = state.similarity ?? confidence, few = images.length <= 2 * FACES;
+  const strip = (says, some) => make("figure", {}, make("figcaption", {}, says), make("div", { class: "strip" }, ...some.map((image) => make("img", { src: thumb(image), alt: "", title: state.about.path[image], width: 56, height: 56 }))));
+  const typical = [...images].sort((a, b) => near[b] - near[a] || a - b), doubtful = [...images].sort((a, b) => lead[a] - lead[b] || a - b);
+  return few ? [strip(plural(images.length, "image", "images"), typical)] : [strip(`most typical of ${images.length.toLocaleString("en")} images`, typical.slice(0, FACES)), strip("least certain", doubtful.slice(0, FACES))];
+}
+
+// Which images a name is given to.
+function scopeFields(scopes, changed) {
+  if (scopes.length < 2) return make("p", { class: "scope" }, scopes[0].own || scopes[0].text.startsWith("Its") ? scopes[0].text : `Naming accepts ${scopes[0].text}.`);
+  return make("fieldset", { class: "scope" }, make("legend", {}, "Naming accepts"), ...scopes.map((scope, i) => make("label", {}, make("input", { type: "radio", name: "scope", checked: i === 0 ? "" : null, onchange: () => changed(scope) }), " ", scope.text)));
+}
+
+// A category, found by typing; or a text that is none. which(c): offered; chosen(c or null, text, scope);
+// free(text, scope): what a text of its own means, null if nothing; scopes: see `scopes`
+async function choose({ title, found, scopes = null, start = "", which, says, free = null, chosen }) {
+  const dialog = by("chooser"), about = make("div", { class: "about" });
+  let scope = scopes?.[0] ?? { images: found.images };
+  const show = () => about.replaceChildren(...faces(scope.images));
   let order = state.order.filter((c) => !state.categories[c].gone && state.categories[c].status !== REJECTED && (state.members[c].length || known(c))).filter(which), shown = [], at = 0;
   const input = make("input", { id: "text", type: "text", role: "combobox", "aria-expanded": "true", "aria-controls": "options", "aria-autocomplete": "list", "aria-labelledby": "asks", autocomplete: "off", maxlength: 200, spellcheck: "false", placeholder: free ? "a name, or a category" : "a category" });
   const list = make("ul", { id: "options", role: "listbox", "aria-label": "categories" });
-  const faces = (c) => [...(state.about.examples[state.categories[c].id] || []), ...state.members[c]].slice(0, 3);
+  const heads = (c) => [...(state.about.examples[state.categories[c].id] || []), ...state.members[c]].slice(0, 3);
   const draw = () => {
     const text = input.value.trim(), low = text.toLowerCase();
     const hits = order.filter((c) => name(c).toLowerCase().includes(low) || state.categories[c].id.toLowerCase().includes(low));
@@ -508,17 +554,17 @@ async function choose({ title, found, start = "", which, says, free = null, chos
     if (free && exact === undefined) shown.unshift(null); // the text itself comes first: what was typed is what Enter takes
     at = Math.max(0, exact === undefined ? 0 : shown.indexOf(exact));
     list.replaceChildren(...shown.map((c, i) => make("li", { role: "option", id: `option-${i}`, "aria-selected": String(i === at), onclick: () => { at = i; done(); } },
-      ...(c === null ? [make("span", { class: "plus", "aria-hidden": "true" }, "+"), make("span", { class: "name" }, free(text) ?? "type a name")]
-        : [make("span", { class: "faces", "aria-hidden": "true" }, ...faces(c).map((image) => make("img", { src: thumb(image), alt: "", width: 36, height: 36 }))), make("span", { class: "name" }, make("small", {}, `${says} `), mark(state.categories[c]), " ", name(c)), make("small", { class: "count" }, state.members[c].length)]))));
+      ...(c === null ? [make("span", { class: "plus", "aria-hidden": "true" }, "+"), make("span", { class: "name" }, free(text, scope) ?? "type a name")]
+        : [make("span", { class: "faces", "aria-hidden": "true" }, ...heads(c).map((image) => make("img", { src: thumb(image), alt: "", width: 36, height: 36 }))), make("span", { class: "name" }, make("small", {}, `${says} `), mark(state.categories[c]), " ", name(c)), make("small", { class: "count" }, state.members[c].length)]))));
     if (!shown.length) list.append(make("li", { role: "option", "aria-disabled": "true", "aria-selected": "false", class: "none" }, "no such category"));
     input.setAttribute("aria-activedescendant", `option-${at}`);
   };
   const done = () => {
     if (!shown.length) return;
     const text = input.value.trim(), c = shown[at];
-    if (c === null && free(text) === null) return;
+    if (c === null && free(text, scope) === null) return;
     dialog.close();
-    chosen(c, c === null ? text : "");
+    chosen(c, c === null ? text : "", scope);
   };
   input.addEventListener("input", draw);
   input.addEventListener("keydown", (event) => {
@@ -531,9 +577,12 @@ async function choose({ title, found, start = "", which, says, free = null, chos
     list.children[at]?.scrollIntoView({ block: "nearest" });
     input.setAttribute("aria-activedescendant", `option-${at}`);
   });
-  dialog.replaceChildren(make("h2", { id: "asks" }, title), input, list, make("p", { class: "hint" }, make("kbd", {}, "↑↓"), " choose ", make("kbd", {}, "Tab"), " complete ", make("kbd", {}, "Enter"), " done ", make("kbd", {}, "Esc"), " cancel"));
+  show();
+  const fields = scopes && scopeFields(scopes, (one) => { scope = one; show(); draw(); });
+  dialog.replaceChildren(make("h2", { id: "asks" }, title), about, ...(fields ? [fields] : []), input, list, make("p", { class: "hint" }, make("kbd", {}, "↑↓"), " choose ", make("kbd", {}, "Tab"), " complete ", make("kbd", {}, "Enter"), " done ", make("kbd", {}, "Esc"), " cancel"));
   dialog.showModal();
   input.value = start;
+  input.focus(); // not the first choice of what is accepted
   input.select();
   draw();
   if (!state.features) return;
@@ -683,7 +732,11 @@ by("redo").addEventListener("click", redo);
 by("doubtful").addEventListener("click", nextDoubtful);
 by("help").addEventListener("click", sheet);
 by("show").addEventListener("change", () => { state.like = null; by("grid").scrollTop = 0; drawAll(); by("grid").focus(); });
-by("order").addEventListener("change", () => { if (by("order").value === "similarity") orderBySimilarity(); else arrange(); by("grid").scrollTop = 0; by("grid").focus(); });
+by("order").addEventListener("change", async () => {
+  const here = current();
+  if (by("order").value === "similarity") await orderBySimilarity(); else arrange();
+  if (!state.like && here !== null) goTo(here); // the images are others now, the category is the same
+});
 by("find").addEventListener("input", () => { state.like = null; by("grid").scrollTop = 0; drawAll(); });
 by("theme").addEventListener("click", () => {
   const root = document.documentElement, dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
