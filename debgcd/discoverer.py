@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import operator
 import os
 import tempfile
@@ -14,27 +15,31 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.exceptions import NotFittedError
 
 from debgcd import config as configuration
 from debgcd.config.schema import Config, k_values
 from debgcd.data.image.decode import Reason
 from debgcd.data.manifest import Manifest, from_arrays, from_paths, label_text
-from debgcd.data.python_inputs import given_column, given_images
+from debgcd.data.python_inputs import given_column, given_images, labels_of_frame
 from debgcd.errors import UsageError
 from debgcd.infer import predict as prediction
+from debgcd.report.inline import Page, gallery
+from debgcd.report.page import write_report
 from debgcd.review.log import Log, changed, outcome
 from debgcd.run.categories import Category, find, merged_numbers
-from debgcd.run.directory import new_run, require_new
+from debgcd.run.directory import Run, finished_run, new_run, require_new
 from debgcd.run.hub import pull
 from debgcd.run.model_folder import LABELS, Label, Model, save_model
-from debgcd.run.predictions import Prediction, rows_of
+from debgcd.run.predictions import COLUMNS, Prediction, rows_of
 from debgcd.system.files import write_json
-from debgcd.system.machine import cache_folder
+from debgcd.system.machine import cache_folder, optional
+from debgcd.system.progress import speaking
 from debgcd.train.plan import choose_preset, require_ready
 from debgcd.train.train import train_locked
 
+SHOWN = 10  # names of categories, in a line of text
 Images = Sequence[Any] | NDArray[Any]  # see `Discoverer`
 
 
@@ -42,11 +47,12 @@ class NotFitted(UsageError, NotFittedError):
     """A Discoverer was asked before it had a model; scikit-learn's tools catch its own class."""
 
 
-class Discoverer(BaseEstimator):
+class Discoverer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Assigns every image to a known class or a newly discovered category.
 
     X is a list or column of images of one kind: paths, arrays (H, W), (H, W, 3) or (H, W, 4), PIL images, or tensors
     (H, W), (3, H, W) or (H, W, 3); values are uint8 or floats in 0..1. In `y`, -1, None and NaN mean unlabelled.
+    X may be a data frame with a column `path`; without `y`, its columns `label` and, if there, `group` are taken.
     Categories are numbers: the known classes are 0..M-1, sorted as strings, followed by the discovered categories.
     `classes_` has the label of each category, as given in `y` or "new-01", ...; `categories_` describes each one. A file
     that cannot be used gets category -1 and a warning.
@@ -59,7 +65,7 @@ class Discoverer(BaseEstimator):
     the one that suits the data. quality: "fast", "balanced" (None) or "best", how much time the preset small takes.
     backbone: "dino" or "dinov2" (the paper's two, with 224 px views), "lite0", "lite1", "lite2", a hub id, a folder or a
     .pth file. run: run directory to keep (None: a temporary one). overrides: configuration values, e.g.
-    {"schedule": {"steps": 100}}.
+    {"schedule": {"steps": 100}}. verbose: show progress and decisions on standard error or, in a notebook, under the cell.
     """
 
     def __init__(
@@ -74,23 +80,27 @@ class Discoverer(BaseEstimator):
         run: str | os.PathLike[str] | None = None,
         cache: str | os.PathLike[str] | None = None,
         overrides: Mapping[str, Any] | None = None,
+        verbose: bool = True,
     ):
+        self.verbose = verbose
         self.k, self.method, self.preset, self.quality, self.seed = k, method, preset, quality, seed
         self.backbone, self.run, self.cache, self.overrides = backbone, run, cache, overrides
 
-    def fit(self, X: Images, y: Iterable[Any], groups: Iterable[Any] | None = None) -> Discoverer:
+    def fit(self, X: Images, y: Iterable[Any] | None = None, groups: Iterable[Any] | None = None) -> Discoverer:
         """Train on labelled and unlabelled images; sets `labels_`, the category of each image.
 
         groups: images of one scene, such as a burst, have the same entry; None, NaN or "" means none.
         """
         _require_own_threads()
+        if y is None:
+            y, groups = labels_of_frame(X, groups)
         X, y = given_images(X), given_column("y", y)
         groups = None if groups is None else given_column("groups", groups)
         if self.run is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="debgcd-")  # deleted together with this object
         folder = Path(self._temporary.name) / "run" if self.run is None else Path(self.run)
         require_new(folder)
-        with new_run(folder):  # held before arrays are written into it
+        with speaking(self.verbose), new_run(folder):  # held before arrays are written into it
             given = _listed(X, folder / "images", y, groups)
             require_ready(given, config := self._config(given))
             self.run_ = train_locked(given, config, folder)
@@ -102,6 +112,12 @@ class Discoverer(BaseEstimator):
         self._model = replace(model, labels=labels)
         self.labels_ = self.predict(X)
         return self
+
+    def fit_predict(
+        self, X: Images, y: Iterable[Any] | None = None, groups: Iterable[Any] | None = None
+    ) -> NDArray[np.int64]:
+        """`fit`, then the category of each of its images: (N,)."""
+        return self.fit(X, y, groups).labels_
 
     def _config(self, given: Manifest) -> Config:
         fixed = {**_k_values(self.k), "method": self.method, "seed": _whole("seed", self.seed)}
@@ -155,9 +171,27 @@ class Discoverer(BaseEstimator):
     def table(self, X: Images) -> list[Prediction]:
         """One row per usable image with the columns of predictions.csv, ready for a data frame; None where it is empty."""
         _require_own_threads()
-        with tempfile.TemporaryDirectory(prefix="debgcd-") as folder:
+        with tempfile.TemporaryDirectory(prefix="debgcd-") as folder, speaking(self.verbose):
             usable = prediction.usable_images(_listed(given_images(X), Path(folder)), None)
             return rows_of(prediction.tabulate(self._fitted(), usable))
+
+    def frame(self, X: Images) -> Any:
+        """The same columns as a pandas data frame: a row per image of X, in its order and with its index if it has one.
+
+        A file that cannot be used has an empty row.
+        """
+        pandas = optional("pandas", None, "a data frame")
+        ask = lambda usable: np.array(rows_of(prediction.tabulate(self._fitted(), usable)), object)  # noqa: E731
+        rows = self._each(X, ask, fill=None)
+        index = getattr(X, "index", None) if hasattr(X, "iloc") else None
+        return pandas.DataFrame([row or {} for row in rows], columns=list(COLUMNS), index=index)
+
+    def report(self) -> Page:
+        """Write the report of the run (RUN/report.html); in a notebook it is shown under the cell."""
+        run = self._own_run("a report")
+        with speaking(self.verbose):
+            write_report(run, run.report, cache_folder(self.cache or run.config.run.cache))
+        return Page(run.report)
 
     @property
     def classes_(self) -> NDArray[Any]:
@@ -237,6 +271,46 @@ class Discoverer(BaseEstimator):
             return cls.load(name, cache=cache)
         return cls.load(pull(name, revision=revision, cache=cache_folder(cache)), cache=cache)
 
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        said = super().__repr__(N_CHAR_MAX)
+        if not hasattr(self, "_model"):
+            return said
+        living = [one for one in self.categories_ if one.merged_into is None]
+        sides = []
+        for known, what in ((True, "known"), (False, "new")):
+            names = [one.name for one in living if one.known is known]
+            more = ", ..." if len(names) > SHOWN else ""
+            sides.append(f"{len(names)} {what} ({', '.join(names[:SHOWN])}{more})")
+        return f"{said}\n{len(living)} categories: {', '.join(sides)}"
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
+        """In a notebook: the categories with their most certain images, if the run is there; else as scikit-learn shows it."""
+        shown: dict[str, str] = super()._repr_mimebundle_(**kwargs)
+        if getattr(self, "_folder", None) is not None:
+            run = self._own_run("a gallery")
+            text = f"<pre>{html.escape(repr(self))}</pre>"
+            shown["text/html"] = text + gallery(run, cache_folder(self.cache or run.config.run.cache))
+        return shown
+
+    def _own_run(self, what: str) -> Run:
+        self._fitted()
+        if self._folder is None:
+            raise UsageError(f"{what} needs a run, and this is a model without one; load the run directory instead")
+        return finished_run(self._folder)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.two_d_array, tags.input_tags.three_d_array, tags.input_tags.string = False, True, True
+        tags.target_tags.required = True
+        tags.no_validation = True  # a list of paths has no columns to count
+        assert tags.transformer_tags is not None
+        tags.transformer_tags.preserves_dtype = []  # features are 32-bit floats, whatever the images are
+        return tags
+
+    @property
+    def _n_features_out(self) -> int:
+        return self._fitted().network.backbone.width
+
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "_model")
 
@@ -245,12 +319,12 @@ class Discoverer(BaseEstimator):
             raise NotFitted("this Discoverer has no model yet; call fit or Discoverer.load")
         return self._model
 
-    def _each(self, X: Images, ask: Callable[[Manifest], NDArray[Any] | None], fill: float) -> NDArray[Any]:
+    def _each(self, X: Images, ask: Callable[[Manifest], NDArray[Any] | None], fill: float | None) -> NDArray[Any]:
         """Call `ask` with the usable images and return the answers in the order of X, with `fill` for unusable ones."""
         self._fitted()
         _require_own_threads()
         X = given_images(X)
-        with tempfile.TemporaryDirectory(prefix="debgcd-") as folder:
+        with tempfile.TemporaryDirectory(prefix="debgcd-") as folder, speaking(self.verbose):
             given = _listed(X, Path(folder))
             usable = prediction.usable_images(given, None)
             answers = ask(usable)

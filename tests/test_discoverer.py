@@ -226,7 +226,7 @@ REFUSED = {
     "a grey array": (IMAGE[..., 0], r"a single image of shape \(8, 8\)"),
     "a PIL image": (Image.fromarray(IMAGE), "a single PIL image"),
     "a tensor": (torch.zeros(3, 8, 8), r"a single image of shape \(3, 8, 8\)"),
-    "a table": (pandas.DataFrame({"label": ["x"], "path": ["a.jpg"]}), r"label, path\); pass one of them, e\.g\. table\['path'\]"),
+    "a table": (pandas.DataFrame({"file": ["a.jpg"], "x": [1]}), r"file, x\); pass one of them, e\.g\. table\['file'\]"),
     "a number": (3, "must be a list with one entry per image, not a int"),
     "a mapping": ({"a.jpg": 1}, "not a dict"),
     "a set": ({"a.jpg"}, "not a set"),
@@ -334,6 +334,47 @@ def test_before_fit_there_is_nothing_to_ask(tmp_path: Path, paths: list[Path]) -
         _ = empty.categories_
 
 
+def test_a_fitted_one_shows_its_categories(fitted: Discoverer, tmp_path: Path) -> None:
+    """As text K and the names; in a notebook a row per category with pictures; a model without its run has the text."""
+    text = repr(fitted)
+    assert text.startswith("Discoverer(") and text.endswith("4 categories: 2 known (ant, cat), 2 new (new-01, new-02)")
+    page = fitted._repr_mimebundle_()["text/html"]
+    used = {fitted.categories_[label].name for label in fitted.labels_[4:]}
+    assert all(f"<td>{name}</td>" in page for name in used) and page.count("<img") == len(LABELS) - 4
+    fitted.save(tmp_path / "model")
+    alone = Discoverer.load(tmp_path / "model")
+    assert "2 new (new-01, new-02)" in repr(alone) and "<img" not in alone._repr_mimebundle_()["text/html"]
+    with pytest.raises(UsageError, match="a report needs a run"):
+        alone.report()
+
+
+def test_the_report_is_shown_in_a_frame(fitted: Discoverer) -> None:
+    page = fitted.report()
+    assert Path(page) == fitted.run_.report and "categories: 2 known classes and 2 new" in Path(page).read_text("utf-8")
+    frame = page._repr_html_()
+    assert frame.startswith('<iframe srcdoc="') and 'sandbox="allow-scripts"' in frame and frame.count('"') == 6
+
+
+def test_a_table_in_and_a_table_out(tmp_path: Path, paths: list[Path], folder: Path, capsys: Any) -> None:
+    """Columns path, label and group; the answers have the rows and the index of what was asked, also of a broken file."""
+    given = pandas.DataFrame({"path": paths, "label": LABELS, "group": [None] * 15 + ["burst"], "site": "A"})
+    capsys.readouterr()
+    found = new(tmp_path, verbose=False)
+    labels = found.fit_predict(given)
+    assert capsys.readouterr() == ("", "")
+    assert (labels == found.labels_).all() and list(found.classes_[:2]) == ["ant", "cat"]
+    assert found.run_.manifest.groups[-1] == "burst"
+    asked = pandas.DataFrame({"path": [paths[3], folder / "broken.png", paths[0], paths[3]]}, index=[7, 5, 3, 1])
+    with pytest.warns(UserWarning, match="1 of 4 images cannot be used"):
+        answers = found.frame(asked)
+    assert answers.index.tolist() == [7, 5, 3, 1] and answers["path"].isna().tolist() == [False, True, False, False]
+    assert answers.loc[7].tolist() == answers.loc[1].tolist() and answers["category"].loc[3] == labels[0]
+    features = found.set_output(transform="pandas").transform(asked.drop(5))
+    assert features.shape == (3, WIDTH) and features.columns[0] == "discoverer0"
+    with pytest.raises(UsageError, match="y is missing"):
+        new(tmp_path / "other").fit(given.drop(columns="label"))
+
+
 def test_k_means_has_no_novelty(tmp_path: Path, paths: list[Path]) -> None:
     found = new(tmp_path, method="kmeans", overrides=PLAIN).fit(paths, LABELS)
     assert found.predict(paths).max() < K
@@ -353,6 +394,7 @@ def test_parameters_are_scikit_learns() -> None:
         "cache": None,
         "quality": None,
         "overrides": SETTINGS,
+        "verbose": True,
     }
     copy = clone(found)
     assert copy is not found

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
-from debgcd.system.progress import progress
+from debgcd.system.progress import progress, say, speaking
 
 
 def test_the_end_is_always_said(capsys: pytest.CaptureFixture[str]) -> None:
@@ -23,3 +27,35 @@ def test_work_that_is_part_of_other_work_is_silent(capsys: pytest.CaptureFixture
     with progress("clustering") as later:
         later(5, 5)
     assert capsys.readouterr().err == "training: 2/2\nclustering: 5/5\n"
+
+
+def test_nothing_is_said_where_silence_was_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    with speaking(False):
+        say("a decision")
+        with progress("sorting") as report:
+            report(3, 3)
+        with speaking(True):
+            say("this")
+    say("and this")
+    assert capsys.readouterr().err == "this\nand this\n"
+
+
+def test_a_notebook_has_a_bar_under_the_cell(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One output that is replaced; names are text, not tags. In IPython without a kernel there are lines."""
+    drawn: list[str] = []
+    handle = SimpleNamespace(update=drawn.append)
+    display = SimpleNamespace(HTML=lambda text: text, display=lambda text, display_id: drawn.append(text) or handle)
+    shell: Any = SimpleNamespace(kernel=None)
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    with progress("sorting <b>") as report:
+        for done in range(1, 1001):
+            report(done, 1000, "a & b")
+    assert drawn[-1] == 'sorting &lt;b&gt; <progress value="1000" max="1000"></progress> 1000/1000 a &amp; b'
+    assert 2 <= len(drawn) < 100 and capsys.readouterr().err == ""
+    shell = SimpleNamespace()
+    with progress("sorting") as report:
+        report(1, 1)
+    assert capsys.readouterr().err == "sorting: 1/1\n"

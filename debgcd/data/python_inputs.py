@@ -32,7 +32,7 @@ def given_images(X: Any) -> Paths | Arrays:
     All must be of one kind: paths, arrays, PIL images or tensors. A tensor is (H, W), (3, H, W) or (H, W, 3).
     """
     _refuse_one_image(X)
-    items = given_column("X", X)
+    items = given_column("X", X["path"] if _is_frame(X) and "path" in X.columns else X)
     if not items:
         raise DataError("no images in X; give at least one")
     kinds = [_kind(item, i) for i, item in enumerate(items)]
@@ -48,10 +48,10 @@ def given_images(X: Any) -> Paths | Arrays:
 
 def given_column(name: str, values: Any) -> list[Any]:
     """The values of a list, array, tensor, generator, series or table of one column."""
-    if hasattr(values, "columns") and hasattr(values, "iloc"):  # a data frame, without importing pandas
+    if _is_frame(values):
         columns = [str(column) for column in values.columns]
         if len(columns) != 1:
-            one = "path" if "path" in columns else columns[0] if columns else "path"
+            one = columns[0] if columns else "path"
             listed = ", ".join(columns[:5]) + (", ..." if len(columns) > 5 else "")
             raise UsageError(
                 f"{name} is a table with {len(columns)} columns ({listed}); pass one of them, e.g. table[{one!r}]"
@@ -62,6 +62,20 @@ def given_column(name: str, values: Any) -> list[Any]:
     if single or unordered or not isinstance(values, Iterable) or getattr(values, "ndim", 1) == 0:
         raise UsageError(f"{name} must be a list with one entry per image, not a {type(values).__name__}")
     return list(values)
+
+
+def labels_of_frame(X: Any, groups: Any) -> tuple[Any, Any]:
+    """Labels and groups where the caller gave no labels: the columns `label` and, unless groups were given, `group` of X."""
+    if not _is_frame(X) or "label" not in X.columns:
+        raise UsageError(
+            "y is missing: give a label per image, -1 or None where it has none, or a table with a column label"
+        )
+    return X["label"], X["group"] if groups is None and "group" in X.columns else groups
+
+
+def _is_frame(values: Any) -> bool:
+    """Whether this is a data frame, without importing pandas."""
+    return hasattr(values, "columns") and hasattr(values, "iloc")
 
 
 def _refuse_one_image(X: Any) -> None:

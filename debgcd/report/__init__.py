@@ -6,5 +6,6 @@
 - `summary`: what a run says of itself in sentences, and what to do next
 - `thumbnails`: small pictures, kept in the cache
 - `page`: the report as one HTML file, from templates/
+- `inline`: categories and report inside a notebook
 - `plots`: the paper's figures and the scores of K, with matplotlib
 """

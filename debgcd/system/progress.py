@@ -1,4 +1,4 @@
-"""Progress reports: a bar on a terminal, plain lines elsewhere."""
+"""Progress reports: a bar on a terminal and in a notebook, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Protocol
+from html import escape
+from typing import Any, Protocol
 
 from debgcd.system import distributed
 
@@ -23,7 +24,9 @@ class Report(Protocol):
 # of terminals and lines, of the direction of writing, and halves of characters
 CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 SECONDS_BETWEEN_LINES = 10.0
+SECONDS_BETWEEN_DRAWINGS = 0.2  # of a bar in a notebook
 _reporting: ContextVar[bool] = ContextVar("reporting", default=False)  # nested bars would overwrite each other
+_quiet: ContextVar[bool] = ContextVar("quiet", default=False)
 
 
 def escaped(value: object) -> str:
@@ -36,7 +39,7 @@ def say(text: str, every_rank: bool = False) -> None:
 
     Only rank 0 prints, unless `every_rank`.
     """
-    if distributed.rank() and not every_rank:
+    if _quiet.get() or (distributed.rank() and not every_rank):
         return
     line = text.lstrip("\n")
     try:
@@ -57,17 +60,30 @@ def waiting(text: str) -> Callable[[bool], None]:
 
 
 @contextmanager
+def speaking(aloud: bool) -> Iterator[None]:
+    """With False, `say` and `progress` print nothing inside."""
+    before = _quiet.set(not aloud)
+    try:
+        yield
+    finally:
+        _quiet.reset(before)
+
+
+@contextmanager
 def progress(what: str) -> Iterator[Report]:
     """Report long work: `with progress("decoding") as report: report(3, 100)`. Nested work and other ranks are silent.
 
     A report is also a sign of life for the ranks that wait for this one.
     """
-    if _reporting.get() or distributed.rank():
+    if _quiet.get() or _reporting.get() or distributed.rank():
         yield lambda done, total, note="": distributed.heartbeat()
         return
     begun = _reporting.set(True)
     try:
-        yield from _bar(what) if sys.stderr.isatty() else _lines(what)
+        notebook = _notebook()
+        yield from (
+            _cell(what, notebook) if notebook is not None else _bar(what) if sys.stderr.isatty() else _lines(what)
+        )
     finally:
         _reporting.reset(begun)
 
@@ -101,6 +117,34 @@ def _bar(what: str) -> Iterator[Report]:
             bar.update(task, completed=done, total=total, note=note)
 
         yield report
+
+
+def _notebook() -> Any:
+    """IPython's module `display` in the kernel of a notebook, else None; IPython is never imported for it."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return sys.modules.get("IPython.display") if hasattr(shell, "kernel") else None
+
+
+def _cell(what: str, display: Any) -> Iterator[Report]:
+    """A bar under a notebook's cell: plain HTML, which needs no widgets."""
+    handle: Any = None
+    last = 0.0
+
+    def report(done: int, total: int, note: str = "") -> None:
+        nonlocal handle, last
+        distributed.heartbeat()
+        now = time.monotonic()
+        if done < total and now - last < SECONDS_BETWEEN_DRAWINGS:
+            return
+        last = now
+        bar = f'<progress value="{done}" max="{max(1, total)}"></progress>'
+        drawn = display.HTML(f"{escape(what)} {bar} {done}/{total} {escape(note)}")
+        if handle is None:
+            handle = display.display(drawn, display_id=True)
+        else:
+            handle.update(drawn)
+
+    yield report
 
 
 def _lines(what: str) -> Iterator[Report]:
