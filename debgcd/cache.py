@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from debgcd.data import fingerprints
+from debgcd.grow import features
 from debgcd.report import thumbnails
 from debgcd.review.page import pictures, similar
 from debgcd.system.files import bytes_in, read_sealed
@@ -20,6 +21,10 @@ from debgcd.tokens import bank, image_cache
 STORES = {"view bank": (bank.FOLDER, bank.FORMAT), "image cache": (image_cache.FOLDER, image_cache.FORMAT)}
 STORE = re.compile(r"[0-9a-f]{32}(\.partial)?")  # nothing else is touched
 FEATURES = re.compile(r"[0-9a-f]{32}\.(npy|features-\d+)")
+KEPT_FEATURES = {
+    "features of a review": (similar.FOLDER, similar.SUFFIX),
+    "features of a run": (features.FOLDER, features.SUFFIX),
+}
 TABLES = {fingerprints.FILE, *(thumbnails.NAME.format(side) for side in (thumbnails.SIDE, pictures.SIDE))}
 FREED = ("damaged", "old")
 
@@ -49,8 +54,9 @@ def check_cache(cache: Path) -> list[Entry]:
 def _entries(cache: Path) -> Iterator[tuple[str, Path]]:
     for what, (folder, _) in STORES.items():
         yield from ((what, path) for path in sorted((cache / folder).glob("*")) if STORE.fullmatch(path.name))
-    inside = sorted((cache / similar.FOLDER).glob("*"))
-    yield from (("features of a review", path) for path in inside if FEATURES.fullmatch(path.name))
+    for what, (folder, _) in KEPT_FEATURES.items():
+        inside = sorted((cache / folder).glob("*"))
+        yield from ((what, path) for path in inside if FEATURES.fullmatch(path.name))
     for name in (fingerprints.FILE, "thumbnails-*-*.sqlite"):
         yield from (("table", path) for path in sorted(cache.glob(name)))
 
@@ -58,14 +64,14 @@ def _entries(cache: Path) -> Iterator[tuple[str, Path]]:
 def _checked(what: str, path: Path) -> str:
     if what in STORES:
         return free_unusable(path.parent, path.name, STORES[what][1])
-    state = _table(path) if what == "table" else _features(path)
+    state = _table(path) if what == "table" else _features(path, KEPT_FEATURES[what][1])
     if state in FREED:
         path.unlink()
     return state
 
 
-def _features(path: Path) -> str:
-    if path.suffix != similar.SUFFIX:
+def _features(path: Path, suffix: str) -> str:
+    if path.suffix != suffix:
         return "old"
     try:
         read_sealed(path)

@@ -24,6 +24,7 @@ from debgcd.data.image.decode import Reason
 from debgcd.data.manifest import Manifest, from_arrays, from_paths, label_text
 from debgcd.data.python_inputs import given_column, given_images, labels_of_frame
 from debgcd.errors import UsageError
+from debgcd.grow.splits import carry_splits, open_model
 from debgcd.infer import predict as prediction
 from debgcd.report.inline import Page, gallery
 from debgcd.report.page import write_report
@@ -32,6 +33,7 @@ from debgcd.run.categories import Category, find, merged_numbers
 from debgcd.run.directory import Run, finished_run, new_run, require_new
 from debgcd.run.hub import pull
 from debgcd.run.model_folder import LABELS, Label, Model, save_model
+from debgcd.run.parts_file import read_parts, write_parts
 from debgcd.run.predictions import COLUMNS, Prediction, rows_of
 from debgcd.system.files import write_json
 from debgcd.system.machine import cache_folder, optional
@@ -105,7 +107,7 @@ class Discoverer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
             require_ready(given, config := self._config(given))
             self.run_ = train_locked(given, config, folder)
         self._folder: Path | None = folder
-        model = prediction.open_model(folder, cache_folder(self.cache))
+        model = open_model(folder, cache_folder(self.cache))
         labels = _labels(y, [category.id for category in model.categories if category.known])
         if labels is not None:
             write_json(self.run_.model / LABELS, labels)
@@ -219,12 +221,14 @@ class Discoverer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         """Save an act of review in the log of the run, if there is one, and change the categories by it."""
         model = self._fitted()
         if self._folder is None:
-            found = changed(model.categories, values)
+            found, parts = changed(model.categories, values), model.parts
         else:
             with Log(self._folder) as log:
                 log.act(values)
-                found = outcome(log.review)[: len(model.categories)]
-        self._model = replace(model, categories=found)
+                found = outcome(log.review)
+            carry_splits(self._folder, cache_folder(self.cache))
+            parts = read_parts(self._folder / "model", found, model.network.backbone.width)
+        self._model = replace(model, categories=found, parts=parts)
         return self
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -233,6 +237,10 @@ class Discoverer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         require_new(folder)
         state = model.network.state()
         save_model(folder, state, model.config, model.categories, model.images, model.labels, model.novel)
+        if model.parts is not None:
+            ids = [category.id for category in model.categories]
+            of, to = ([ids[number] for number in numbers] for numbers in (model.parts.of, model.parts.to))
+            write_parts(folder, of, to, model.parts.means)
 
     @classmethod
     def load(
@@ -244,7 +252,7 @@ class Discoverer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
     ) -> Discoverer:
         """A fitted Discoverer from a model folder or a run directory."""
         _require_own_threads()
-        model = prediction.open_model(Path(path), cache_folder(cache), backbone)
+        model = open_model(Path(path), cache_folder(cache), backbone)
         config = model.config
         found = cls(
             config.k,

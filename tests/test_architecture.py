@@ -31,6 +31,7 @@ ROOMS = [
     {"run", "review.state", "review.log"},
     {"infer"},
     {"train"},
+    {"grow"},
     {"check", "estimate"},
     {"report"},
     {"discoverer"},

@@ -43,7 +43,7 @@ def add(subparsers: Subparsers) -> None:
 def predict(options: argparse.Namespace) -> None:
     """`debgcd predict`."""
     from debgcd.data.sources import read_manifest
-    from debgcd.infer.predict import open_model
+    from debgcd.grow.splits import open_model
     from debgcd.system.machine import cache_folder
 
     model = open_model(options.run, cache_folder(options.cache), options.backbone)

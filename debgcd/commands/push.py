@@ -25,7 +25,10 @@ def add(subparsers: Subparsers) -> None:
 
 def push(options: argparse.Namespace) -> None:
     """`debgcd push`."""
+    from debgcd.grow.splits import carry_splits
     from debgcd.run.hub import push
+    from debgcd.system.machine import cache_folder
 
+    carry_splits(options.run, cache_folder(None))
     folder = options.run / "model" if (options.run / "model").is_dir() else options.run
     print(push(folder, options.name, private=options.private))

@@ -22,9 +22,10 @@ from debgcd import __version__
 from debgcd.data.loader import from_files
 from debgcd.data.views import CENTRE, PLAIN
 from debgcd.errors import DebgcdError
+from debgcd.grow.splits import open_model
 from debgcd.novelty.base import DETECTOR
 from debgcd.run.directory import Run, unusable_images
-from debgcd.run.model_folder import Model, load_model
+from debgcd.run.model_folder import Model
 from debgcd.system.files import write_bytes
 from debgcd.system.machine import optional
 from debgcd.system.progress import progress
@@ -41,13 +42,15 @@ class Whole(nn.Module):
 
     def __init__(self, model: Model):
         super().__init__()
-        self.network, self.method = model.network, model.method
+        self.network, self.method, self.parts = model.network, model.method, model.parts
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
         backbone = self.network.backbone
         tokens = backbone.tokens((pixels.float() - backbone.pixel_mean) / backbone.pixel_std)
         output = self.network(tokens, {*self.method.final_answers, DETECTOR})
         probabilities = next(iter(self.method.scores(output).values()))
+        if self.parts is not None:
+            probabilities = self.parts(output.feature, probabilities)
         novelty = self.method.novelty(output)
         return (output.feature, probabilities) if novelty is None else (output.feature, probabilities, novelty)
 
@@ -56,7 +59,7 @@ def write_onnx(run: Run, out: Path, cache: Path) -> None:
     """Write the model, and beside it a script that uses it with onnxruntime and Pillow alone."""
     needed = ("onnx", "onnxruntime", "onnxscript")  # torch needs the last one
     onnx, onnxruntime, _ = (optional(package, "onnx", "the export to ONNX") for package in needed)
-    model = load_model(run.model, backbone=None, cache=cache, device="cpu")
+    model = open_model(run.folder, cache, device="cpu")
     model.network.backbone.precision = "fp32"
     whole = Whole(model).eval()
     pixels = _pixels(run, model, cache)

@@ -12,6 +12,7 @@ from torch import Tensor
 from debgcd.methods.base import Method
 from debgcd.model.heads import classifiers
 from debgcd.model.network import Network, Output
+from debgcd.model.parts import Parts
 from debgcd.novelty.base import DETECTOR
 from debgcd.run.predictions import TOP, Inference
 from debgcd.system import distributed
@@ -22,15 +23,19 @@ FEATURES_PER_BLOCK = 4096  # that go through the heads together
 
 @torch.no_grad()
 def infer(
-    network: Network, method: Method, tokens: Iterable[Tensor], heads: Collection[str] | None = None
+    network: Network,
+    method: Method,
+    tokens: Iterable[Tensor],
+    heads: Collection[str] | None = None,
+    parts: Parts | None = None,
 ) -> Inference:
     """Predict categories from batches of tokens.
 
     heads: names of the heads to run; None: the method's `final_answers`, all classifiers and the detector. Heads that only training
-    needs, such as a projection, are not run.
+    needs, such as a projection, are not run. parts: of categories that a reviewer split.
     """
     names = _head_names(network, method, heads)
-    return _join_outputs(method, (network(batch, names) for batch in tokens))
+    return _join_outputs(method, (network(batch, names) for batch in tokens), parts)
 
 
 def _head_names(network: Network, method: Method, heads: Collection[str] | None) -> set[str]:
@@ -38,13 +43,14 @@ def _head_names(network: Network, method: Method, heads: Collection[str] | None)
     return {*method.final_answers, DETECTOR, *classifiers(network.heads)} if heads is None else set(heads)
 
 
-def _join_outputs(method: Method, outputs: Iterable[Output]) -> Inference:
+def _join_outputs(method: Method, outputs: Iterable[Output], parts: Parts | None = None) -> Inference:
     """The predictions from the outputs of all batches."""
     top, probability, scores = [], [], []
     others: dict[str, list[Tensor]] = {}
     for output in outputs:
         distributed.heartbeat()
         (_, p), *further = method.scores(output).items()
+        p = p if parts is None else parts(output.feature, p)
         best = p.topk(min(TOP, p.shape[1]), dim=1)
         top.append(best.indices)
         probability.append(best.values)
@@ -98,10 +104,16 @@ def _shared(own: Inference) -> Inference:
 
 
 @torch.no_grad()
-def probabilities(network: Network, method: Method, tokens: Iterable[Tensor]) -> NDArray[np.float32]:
-    """(N, K) probabilities of all categories; `infer` keeps the three largest of each image."""
-    parts = [next(iter(method.scores(network(batch, method.final_answers)).values())) for batch in tokens]
-    return _join(parts, np.float32).reshape(-1, method.sizes.k)
+def probabilities(
+    network: Network, method: Method, tokens: Iterable[Tensor], parts: Parts | None = None
+) -> NDArray[np.float32]:
+    """(N, K) probabilities of all categories; `infer` keeps the three largest of each image. parts: see `infer`."""
+    found = []
+    for batch in tokens:
+        output = network(batch, method.final_answers)
+        p = next(iter(method.scores(output).values()))
+        found.append(p if parts is None else parts(output.feature, p))
+    return _join(found, np.float32).reshape(-1, method.sizes.k if parts is None else parts.categories)
 
 
 @torch.no_grad()

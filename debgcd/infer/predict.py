@@ -20,12 +20,11 @@ from debgcd.data.fingerprints import file_stamp
 from debgcd.data.loader import default_workers, from_files
 from debgcd.data.manifest import Manifest, Skipped
 from debgcd.data.scan import scan
-from debgcd.errors import DataError, UsageError
+from debgcd.errors import DataError
 from debgcd.infer.infer import features, infer, probabilities
 from debgcd.novelty.base import DETECTOR
-from debgcd.review.log import carry
 from debgcd.run import predictions
-from debgcd.run.model_folder import Model, load_model
+from debgcd.run.model_folder import Model
 from debgcd.run.predictions import Inference, Table, prediction_table
 from debgcd.system import distributed
 from debgcd.system.files import UNREADABLE, named_errors, read_json, replacing, write_bytes, write_json
@@ -34,16 +33,6 @@ from debgcd.tokens.sources import FreshTokens
 
 STATE = "state.json"
 UNIT = 8192  # images per rank in a part: the most that is in memory, and that a kill can lose
-
-
-def open_model(folder: Path, cache: Path, backbone: str | None = None) -> Model:
-    """The model of a run directory, or a model folder itself."""
-    inner = folder / "model"
-    if not inner.is_dir() and not (folder / "config.json").is_file():
-        hint = f"the run has not finished; first: debgcd resume {folder}" if (folder / "config.yaml").is_file() else ""
-        raise UsageError(f"{folder} holds no model: {hint or 'give a finished run, or its model folder'}")
-    carry(folder)
-    return load_model(inner if inner.is_dir() else folder, backbone=backbone, cache=cache)
 
 
 @dataclass(frozen=True)
@@ -130,6 +119,8 @@ class Parts:
         names = hashlib.sha256("\0".join(map(str, manifest.paths)).encode("utf-8", "surrogateescape")).hexdigest()
         said = [category.to_json() for category in model.categories]  # a review may have changed names
         self._facts = {"debgcd": __version__, "model": model.sha256, "images": names, "parquet": parquet}
+        parts = b"" if model.parts is None else model.parts.means.numpy().tobytes()
+        self._facts["parts"] = hashlib.sha256(parts).hexdigest()
         self._facts["categories"] = hashlib.sha256(json.dumps(said).encode()).hexdigest()
         self._parts: list[KeptPart] = []
 
@@ -215,13 +206,13 @@ def ask(model: Model, usable: Manifest, workers: int | None = None) -> Inference
     """What the model says of images that are known to be usable."""
     with progress("predicting") as report:
         heads = (*model.method.final_answers, DETECTOR)
-        return infer(model.network, model.method, _tokens(model, usable, workers, report), heads)
+        return infer(model.network, model.method, _tokens(model, usable, workers, report), heads, model.parts)
 
 
 def ask_all(model: Model, usable: Manifest, workers: int | None = None) -> NDArray[np.float32]:
     """The probability of every category for images that are known to be usable: (N, K)."""
     with progress("predicting") as report:
-        return probabilities(model.network, model.method, _tokens(model, usable, workers, report))
+        return probabilities(model.network, model.method, _tokens(model, usable, workers, report), model.parts)
 
 
 def embed(model: Model, usable: Manifest, workers: int | None = None) -> Tensor:

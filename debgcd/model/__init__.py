@@ -6,6 +6,7 @@
 - `folded`: cheaper, exact forms of their blocks
 - `load`: name -> backbone; the hub's format, and DINO's own files
 - `heads`: prototypes, projections, centres
+- `parts`: categories that a reviewer split
 - `optimiser`: what training asks of an optimiser; SGD, and the learning rate
 - `network`: backbone, heads and memory together; the EMA teacher; a queue
 - `prompts`: what learns before the trunk

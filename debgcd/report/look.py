@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -19,13 +17,12 @@ from debgcd.check import Doubt, doubtful_labels
 from debgcd.cluster.kmeans import kmeans
 from debgcd.data.image.crop import Picture
 from debgcd.data.sampler import Draws
-from debgcd.data.scan import scan
-from debgcd.errors import DataError
+from debgcd.grow.features import of_readable
 from debgcd.model.heads import classifiers
 from debgcd.report.trust import Evidence, Floats, Ids, category_means, rows_per_category, trust
 from debgcd.review.log import reviewed_predictions
 from debgcd.run.categories import Category, merged_numbers
-from debgcd.run.directory import Run, unusable_images
+from debgcd.run.directory import Run
 from debgcd.run.predictions import TOP, Prediction
 from debgcd.system.progress import progress
 from debgcd.tokens.sources import centre_batches
@@ -34,7 +31,6 @@ from debgcd.train.setup import centre_tokens, frozen_features
 from debgcd.train.train import open_setup
 
 RESTARTS = 3  # of the second clustering
-Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
@@ -120,18 +116,6 @@ def _living(every: list[Category]) -> tuple[list[Category], Ids]:
     number = {category.category: i for i, category in enumerate(categories)}
     renumbered = [replace(category, category=i) for i, category in enumerate(categories)]
     return renumbered, np.array([number[successor] for successor in merged_numbers(every)])
-
-
-def of_readable(run: Run, cache: Path, ask: Callable[[Ids], Answer]) -> tuple[Ids, Answer]:
-    """The numbers of the training images that are still what they were, and the result of `ask` for them."""
-    paths = run.manifest.training_paths
-    there = np.flatnonzero([not why for why in unusable_images(run, run.manifest.training_rows, cache)])
-    try:
-        return there, ask(there)
-    except DataError:  # an image cannot be decoded here; which one, only a look at each can tell
-        usable = set(scan(run.manifest.select(run.manifest.training_rows[there])).paths)
-        there = np.flatnonzero([path in usable for path in paths])
-        return there, ask(there)
 
 
 @torch.no_grad()

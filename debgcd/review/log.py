@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from debgcd.errors import DataError, UsageError
-from debgcd.review.state import Line, Review, replay
-from debgcd.run.categories import RESTORE, Category, read_categories
+from debgcd.review.state import REJECTED, Line, Review, replay
+from debgcd.run.categories import RESTORE, Category, own_categories, read_categories
 from debgcd.run.predictions import Prediction, read_predictions, rows_of
 from debgcd.system.files import lock, named_errors, parse_json, read_json, readable, write_json
 
@@ -47,7 +47,8 @@ def read_base(run: Path) -> tuple[dict[str, str], list[Category], list[Line]]:
             said = read_predictions(run / "predictions.csv", ("path", "id"))
     except FileNotFoundError as error:
         raise UsageError(f"{run} is not a finished run: it has no {Path(error.filename).name}") from error
-    return dict(zip(said["path"], said["id"], strict=True)), *_without_review(read_categories(model, known))
+    own = own_categories(read_categories(model, known))  # the others are in the log
+    return dict(zip(said["path"], said["id"], strict=True)), *_without_review(own)
 
 
 def reviewed_predictions(run: Path) -> tuple[list[Prediction], list[Category]]:
@@ -246,8 +247,22 @@ def outcome(review: Review) -> list[Category]:
     found = []
     for number, one in enumerate(review.categories.values()):
         lives = review.living(one.id)
-        found.append(Category(number, one.id, lives.name, one.known, None if lives is one else lives.id))
+        merged = None if lives is one else lives.id
+        found.append(Category(number, one.id, lives.name, one.known, merged, begun=one.category is None))
     return found
+
+
+def divided(run: Path) -> dict[str, dict[str, list[str]]]:
+    """The categories of a finished run's model that a reviewer split, or out of which images were moved: their images by where they are now.
+
+    category of the model -> category after the review -> images. Images that were rejected one by one are in none.
+    """
+    predicted, review = read_base(run)[0], read_review(run)
+    found: dict[str, dict[str, list[str]]] = {}
+    for image, id in predicted.items():
+        if review.mark.get(image) != REJECTED:
+            found.setdefault(id, {}).setdefault(review.category[image], []).append(image)
+    return {id: parts for id, parts in found.items() if set(parts) != {review.living(id).id}}
 
 
 def changed(categories: Sequence[Category], values: Mapping[str, Any]) -> list[Category]:
@@ -255,7 +270,7 @@ def changed(categories: Sequence[Category], values: Mapping[str, Any]) -> list[C
     base, lines = _without_review(categories)
     review = replay({}, base, lines)
     review.apply({**values, "id": "now"})
-    return outcome(review)
+    return [replace(now, begun=was.begun) for was, now in zip(categories, outcome(review), strict=True)]
 
 
 def carry(run: Path) -> None:
@@ -274,9 +289,9 @@ def carry(run: Path) -> None:
 
 
 def _write_outcome(run: Path, review: Review) -> None:
-    """Names and merged categories into model/categories.json: the model is used without its run, too."""
+    """Names, merged categories and those that began in the review into model/categories.json: the model is used without its run, too."""
     place = run / "model" / "categories.json"
-    entries = [one.to_json() for one in outcome(review) if review.categories[one.id].category is not None]
+    entries = [one.to_json() for one in outcome(review)]
     if read_json(place) != entries:
         write_json(place, entries)
 

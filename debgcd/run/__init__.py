@@ -3,6 +3,7 @@
 - `directory`: its files, creating it, and opening it again
 - `categories`: the categories of a model, with stable ids
 - `model_folder`: the trained model on disk, with its card
+- `parts_file`: the parts of categories that a reviewer split
 - `hub`: a model folder pushed to a model hub, and fetched from it
 - `predictions`: the table of predictions; the only file that knows its columns and formats
 """

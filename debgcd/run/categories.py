@@ -19,7 +19,8 @@ class Category:
     """A category of a model.
 
     id: the name of a known class, or new-01, ...; it never changes its meaning. name: the id until a reviewer gives a name.
-    merged_into: the id of the category that a reviewer merged it into, whose name it then has.
+    merged_into: the id of the category that a reviewer merged it into, whose name it then has. begun: a reviewer began it, so the
+    network has no output for it; it comes after those of the network.
     """
 
     category: int
@@ -27,9 +28,11 @@ class Category:
     name: str
     known: bool
     merged_into: str | None = None
+    begun: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        return {key: value for key, value in asdict(self).items() if value is not None}
+        unused = {"merged_into": None, "begun": False}
+        return {key: value for key, value in asdict(self).items() if key not in unused or value != unused[key]}
 
 
 def categories(classes: Sequence[str], k: int) -> list[Category]:
@@ -40,6 +43,11 @@ def categories(classes: Sequence[str], k: int) -> list[Category]:
     # in a run that continues another, a known class may be an earlier run's new-01
     unused = (new for new in ids if new not in set(classes))
     return known + [Category(i, new, new, False) for i, new in zip(range(len(classes), k), unused, strict=False)]
+
+
+def own_categories(categories: Sequence[Category]) -> list[Category]:
+    """Those that the network has an output for."""
+    return [one for one in categories if not one.begun]
 
 
 def merged_numbers(categories: Sequence[Category]) -> list[int]:
@@ -92,10 +100,11 @@ def read_categories(folder: Path, known: int) -> list[Category]:
 
 def _problem(entry: Any, i: int, known: int, ids: Mapping[str, int]) -> str:
     """What is wrong with entry number i; empty if nothing is. ids: id -> position of the entries before it."""
-    kinds = {"category": int, "id": str, "name": str, "known": bool}
-    if not isinstance(entry, dict) or set(entry) - {"merged_into"} != set(kinds):
+    kinds: dict[str, type] = {"category": int, "id": str, "name": str, "known": bool}
+    optional: dict[str, type] = {"merged_into": str, "begun": bool}
+    if not isinstance(entry, dict) or set(entry) - set(optional) != set(kinds):
         return f"must have the keys {', '.join(kinds)}"
-    kinds |= {"merged_into": str} if "merged_into" in entry else {}
+    kinds |= {key: kind for key, kind in optional.items() if key in entry}
     for key, kind in kinds.items():
         if type(entry[key]) is not kind:
             words = {int: "a whole number", str: "text", bool: "true or false"}[kind]

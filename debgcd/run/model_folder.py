@@ -28,8 +28,10 @@ from debgcd.model.backbone import pick_device, pick_precision
 from debgcd.model.heads import classifiers
 from debgcd.model.load import load_backbone
 from debgcd.model.network import Network
+from debgcd.model.parts import Parts
 from debgcd.novelty.base import DETECTOR, NoveltyThreshold
-from debgcd.run.categories import RESTORE, Category, read_categories
+from debgcd.run.categories import RESTORE, Category, own_categories, read_categories
+from debgcd.run.parts_file import read_parts
 from debgcd.system.files import new_folder, read_json, readable, write_json, write_text
 from debgcd.system.machine import versions
 from debgcd.system.progress import escaped, say
@@ -51,6 +53,7 @@ class Model:
     sha256: str  # of model.safetensors
     labels: tuple[Label, ...] | None = None  # of the known classes, as given in Python; None: their ids
     novel: NoveltyThreshold | None = None  # None without a detector
+    parts: Parts | None = None  # of categories that a reviewer split; these come after those of the network
 
 
 def save_model(
@@ -85,7 +88,7 @@ def save_model(
         if labels is not None:
             write_json(new / LABELS, labels)
         names = [category.id for category in categories if category.known]
-        card = model_card(config, names, len(categories) - known, images, labelled, scores)
+        card = model_card(config, names, len(own_categories(categories)) - known, images, labelled, scores)
         write_text(new / "README.md", card)
 
 
@@ -105,7 +108,10 @@ def load_model(folder: Path, *, backbone: str | None, cache: Path, device: str =
             categories = read_categories(folder, facts["known"])
             tensors = _read_tensors(folder, facts["sha256"])
             config = configuration.from_dict(facts["config"], where=str(folder / "config.json"))
-            if config.k != len(categories) or None in (config.backbone.name, config.backbone.tuned_blocks):
+            if config.k != len(own_categories(categories)) or None in (
+                config.backbone.name,
+                config.backbone.tuned_blocks,
+            ):
                 raise ValueError("config.json and categories.json are not of one model")
     except FileNotFoundError as error:
         raise DataError(
@@ -128,7 +134,7 @@ def load_model(folder: Path, *, backbone: str | None, cache: Path, device: str =
             setting="backbone",
         )
     trunk = METHODS[config.method].prompted(trunk, config)
-    method = create(config, Sizes(trunk.width, len(categories), facts["known"], facts["images"]))
+    method = create(config, Sizes(trunk.width, config.k, facts["known"], facts["images"]))
     # config.json may ask for heads of any size, so no memory is allocated before the tensors are known to fit
     with torch.device("meta"):
         heads = method.heads()
@@ -141,7 +147,8 @@ def load_model(folder: Path, *, backbone: str | None, cache: Path, device: str =
         raise DataError(f"the model in {folder} does not fit its own configuration ({error}); restore it") from error
     labels = _read_labels(folder, [category.id for category in categories if category.known])
     network = network.to(pick_device(device))
-    return Model(network, method, config, categories, facts["images"], facts["sha256"], labels, novel)
+    parts = read_parts(folder, categories, trunk.width)
+    return Model(network, method, config, categories, facts["images"], facts["sha256"], labels, novel, parts)
 
 
 def read_novel(folder: Path) -> NoveltyThreshold | None:

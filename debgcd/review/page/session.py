@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -213,7 +214,18 @@ class ReviewSession:
             "redo": review.can_redo is not None,
             "problems": list(review.problems.values())[:PROBLEMS_SHOWN],
             "behind": self._log.behind,
+            "again": self._again(),
         }
+
+    def _again(self) -> str:
+        """A sentence on training again, where it would learn from the review; else empty."""
+        new = [one for one in self._log.review.categories.values() if not one.known and one.merged_into is None]
+        learned = sum(one.status == ACCEPTED or (one.category is None and one.images > 0) for one in new)
+        if not learned:
+            return ""
+        folder = self._run.folder
+        command = shlex.join(["debgcd", "train", "--from", str(folder), "-o", f"{folder}-2"])
+        return f"{learned} of the new categories were named or split: training again would learn from that. {command}"
 
     def _paths(self, asked: Asked) -> list[str]:
         images = self._log.review.images

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from debgcd.errors import DataError, DebgcdError, UsageError
+from debgcd.errors import DebgcdError, UsageError
 from debgcd.review.page.pictures import Workers
 from debgcd.run.directory import IMAGES, Run, finished_run
 from debgcd.system.files import read_sealed, write_sealed
@@ -118,9 +118,7 @@ def compute(run: Path, cache: Path) -> Path:
     import torch  # in the worker alone: the server needs neither its memory nor the seconds it takes
 
     from debgcd.cluster.kmeans import kmeans  # noqa: F401 (so that the first split does not wait for it)
-    from debgcd.infer.infer import features
-    from debgcd.report.look import of_readable
-    from debgcd.train.train import open_setup
+    from debgcd.grow.features import run_features
 
     opened = finished_run(run)
     place = feature_file(opened, cache)
@@ -130,19 +128,10 @@ def compute(run: Path, cache: Path) -> Path:
             return place
         except ValueError:
             say(f"features of the review: {place} is damaged; computing them again")
-
-    def ask(there: Ids) -> torch.Tensor:
-        setup = open_setup(opened, opened.manifest.select(opened.manifest.training_rows[there]), cache)
-        found = features(setup.network, setup.tokens.centre(np.arange(len(there))))
-        return torch.nn.functional.normalize(found.float().cpu(), dim=1)
-
-    there, found = of_readable(opened, cache, ask)
-    if not len(there):
-        raise DataError("none of the images can be read")
+    found = torch.nn.functional.normalize(run_features(opened, cache).float(), dim=1)
     products = (found.double().T @ found.double()).numpy()  # not centred, so that cosines stay cosines
     axes = torch.from_numpy(np.linalg.eigh(products)[1][:, -WIDTH:].copy()).float()
-    rows = np.zeros((len(opened.manifest.training_rows), axes.shape[1]), np.float32)
-    rows[there] = torch.nn.functional.normalize(found @ axes, dim=1).numpy()
+    rows = torch.nn.functional.normalize(found @ axes, dim=1).numpy()
     content = io.BytesIO()
     np.save(content, rows, allow_pickle=False)
     place.parent.mkdir(parents=True, exist_ok=True)

@@ -75,6 +75,8 @@ function take(changes) {
     });
     by("undo").disabled = !changes.undo;
     by("redo").disabled = !changes.redo;
+    by("again").textContent = changes.again;
+    by("again").hidden = !changes.again;
     for (let c = state.members.length; c < state.categories.length; c++) { // one that is new comes after where it came from
       state.members.push([]);
       const here = state.cursor === null ? -1 : state.order.indexOf(state.category[state.cursor]);
