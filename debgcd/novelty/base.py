@@ -26,8 +26,8 @@ class NoveltyThreshold:
     """The novelty above which an image looks new, chosen without new labels, and its estimated error rates."""
 
     above: float
-    error_known: float  # share of images of known classes that look new
-    error_new: float | None = None  # share of new images that do not look new; None: the detector cannot estimate it
+    error_known: float | None  # share of images of known classes that look new; None: it cannot be estimated
+    error_new: float | None = None  # share of new images that do not look new; None: it cannot be estimated
     share: float | None = None  # of new images among the unlabelled training images; a lower bound
     share_low: float | None = None  # ends of its 90 % interval
     share_high: float | None = None

@@ -7,7 +7,7 @@ Nor do images of its own group, because a burst of one scene carries no more inf
 
 from __future__ import annotations
 
-from math import log, sqrt
+from math import isnan, log, sqrt
 
 import torch
 from torch import Tensor
@@ -23,6 +23,8 @@ MOST = 100_000  # voters at most; if there are more training images, a random pa
 COPY = 1e-4  # an image this near (1 − cosine) is the image itself, or a copy, and has no vote
 BLOCK = 2048  # images whose similarities to all voters are in memory together
 KNOTS = 32  # of the calibration curve
+
+UNSURE = 0.3  # width of the interval of an error rate, from which the rate is not stated
 
 UNEVEN = 0.5  # spread of log r_c beyond which labels are given in uneven shares
 PUREST = 0.3  # share of a class's labelled images whose surroundings say how many of its images are labelled
@@ -41,10 +43,13 @@ class Neighbours(Detector):
     curve: Tensor
     share: Tensor
 
-    def __init__(self, width: int, images: int, labelled_fraction: float | None = None):
-        """labelled_fraction: share of all images of known classes that are labelled; None: `fit` estimates what it needs."""
+    def __init__(self, width: int, images: int, labelled_fraction: float | None = None, uneven: float = UNEVEN):
+        """labelled_fraction: share of all images of known classes that are labelled; None: `fit` estimates what it needs.
+
+        uneven: see `class_rates`.
+        """
         super().__init__()
-        self.labelled_fraction = labelled_fraction
+        self.labelled_fraction, self.uneven = labelled_fraction, uneven
         voters = min(images, MOST)
         axes = max(1, min(AXES, width, voters - 1))
         self.register_buffer("mean", torch.zeros(width))
@@ -83,7 +88,7 @@ class Neighbours(Detector):
         chosen = self.take(feature, group)
         voter = label[chosen]
         labelled = voter >= 0
-        rates = class_rates(self.nearest(feature[chosen][labelled], NEAR), voter, voter[labelled])
+        rates = class_rates(self.nearest(feature[chosen][labelled], NEAR), voter, voter[labelled], self.uneven)
         self.votes.zero_()
         self.votes[labelled] = rates.to(self.votes)[voter[labelled]]
         return rates
@@ -141,7 +146,7 @@ class Neighbours(Detector):
     def threshold(self) -> NoveltyThreshold:
         """½, because the vote is calibrated, with its estimated errors and the share of new images."""
         new, low, high, error_known, error_new = self.share.tolist()
-        return NoveltyThreshold(0.5, error_known, error_new, new, low, high)
+        return NoveltyThreshold(0.5, error_known, None if isnan(error_new) else error_new, new, low, high)
 
 
 def voted(feature: Tensor, label: Tensor, group: Tensor | None = None) -> Tensor:
@@ -179,14 +184,14 @@ def principal_axes(points: Tensor, axes: int) -> tuple[Tensor, Tensor]:
     return mean.to(points.dtype), directions.to(points.dtype)
 
 
-def class_rates(near: Tensor, voter: Tensor, own: Tensor) -> Tensor:
+def class_rates(near: Tensor, voter: Tensor, own: Tensor, uneven: float) -> Tensor:
     """r_c, how many unlabelled images each labelled one of a class stands for, relative to the mean class: -> (M,).
 
     near: (L, n) neighbours of the labelled images, -1 for none; voter: (N,) labels of all who vote; own: (L,) their own labels.
-    All 1 unless the classes differ a lot: from few images the rates are too rough to be of use.
+    All 1 unless the classes differ by more than `uneven`: from few images the rates are too rough to be of use.
     """
     log_rate, spread = log_rates(near, voter, own)
-    return log_rate.exp() if spread > UNEVEN else torch.ones_like(log_rate)
+    return log_rate.exp() if spread > uneven else torch.ones_like(log_rate)
 
 
 def log_rates(near: Tensor, voter: Tensor, own: Tensor) -> tuple[Tensor, float]:
@@ -222,6 +227,8 @@ def calibrated(
 ) -> tuple[Tensor, Tensor]:
     """The curve from votes to novelty, (2, KNOTS); share of new images (a lower bound), its 90 % interval and both errors, (5,).
 
+    The error of new images is NaN where the interval leaves it open.
+
     vote, labelled, weight: (N,); weight: how many images of its class a labelled one stands for, 1 for unlabelled ones.
 
     Labelled images are a sample of those of known classes. So at each vote, the expected number of unlabelled images of known
@@ -232,13 +239,17 @@ def calibrated(
     known = known_part(vote, labelled, weight) if known_share is None else known_share
     ratio = known * float((~labelled).sum()) / max(1e-9, float(weight[labelled].sum()))
     place, odds = rising(vote, labelled, weight)
-    curve = _knots(place, (1 - ratio * odds).clamp(0, 1))
+    curve = as_curve(place, (1 - ratio * odds).clamp(0, 1))
     new = (interpolate(vote, curve) > 0.5).double()
     wrong = float((new * weight)[labelled].sum() / weight[labelled].sum().clamp_min(1e-9))
     looks_new = float(new[~labelled].mean()) if (~labelled).any() else 0.0
-    missed = 1 - (looks_new - known * wrong) / (1 - known) if known < 1 else 0.0
     low, high = (known, known) if known_share is not None else _interval(vote, labelled, weight)
-    return curve, torch.tensor([1 - known, 1 - high, 1 - low, wrong, min(1.0, max(0.0, missed))])
+
+    def missed(known: float) -> float:
+        return min(1.0, max(0.0, 1 - (looks_new - known * wrong) / (1 - known))) if known < 1 else 1.0
+
+    sure = known < 1 and abs(missed(low) - missed(high)) <= UNSURE
+    return curve, torch.tensor([1 - known, 1 - high, 1 - low, wrong, missed(known) if sure else torch.nan])
 
 
 def known_part(vote: Tensor, labelled: Tensor, weight: Tensor) -> float:
@@ -289,7 +300,7 @@ def rising(vote: Tensor, labelled: Tensor, weight: Tensor) -> tuple[Tensor, Tens
     return votes / total, known / (total - known).clamp_min(1e-9)
 
 
-def _knots(place: Tensor, novelty: Tensor) -> Tensor:
+def as_curve(place: Tensor, novelty: Tensor) -> Tensor:
     """A curve of KNOTS points, thinned or with its last point repeated: (2, KNOTS)."""
     at = (
         torch.linspace(0, len(place) - 1, KNOTS).round().long()

@@ -74,8 +74,10 @@ def errors_of_looks_new(rows: Sequence[Prediction], novel: NoveltyThreshold | No
     text = f"{sum(known)} of {len(known)} images look new"
     if labelled < FEW_LABELS:
         return [f"{text}; {labelled} labelled images are too few to tell how often that is wrong."]
+    if novel.error_known is None:
+        return [f"{text}; how often that is wrong is not known."]
     errors = f"{_share(novel.error_known)} of the known images"
-    errors += "" if novel.error_new is None else f", {_share(novel.error_new)} of the new ones"
+    errors += ", not known for new ones" if novel.error_new is None else f", {_share(novel.error_new)} of the new ones"
     often = " That is too often to rely on." if max(novel.error_known, novel.error_new or 0) > TOO_OFTEN else ""
     return [f"{text} (expected errors: {errors}).{often}"]
 

@@ -25,8 +25,13 @@ def labelled_part(truth: torch.Tensor, known: int, every: int | torch.Tensor = 2
     return torch.where((truth < known) & (torch.arange(len(truth)) % every == 0), truth, -1)
 
 
-def fitted(feature: torch.Tensor, label: torch.Tensor, labelled_fraction: float | None = None) -> Neighbours:
-    head = Neighbours(feature.shape[1], len(feature), labelled_fraction)
+def fitted(
+    feature: torch.Tensor,
+    label: torch.Tensor,
+    labelled_fraction: float | None = None,
+    uneven: float = neighbours.UNEVEN,
+) -> Neighbours:
+    head = Neighbours(feature.shape[1], len(feature), labelled_fraction, uneven)
     head.fit(feature, label)
     return head
 
@@ -97,7 +102,10 @@ def test_the_share_of_new_images_is_estimated_and_the_errors_are_those_that_are_
     assert found.above == 0.5
     said = head(feature[rows])[free] > 0.5
     assert found.error_known == pytest.approx(float(said[~new].float().mean()), abs=0.1)
-    assert found.error_new == pytest.approx(float((~said[new]).float().mean()), abs=0.15)
+    if share == 0.2:
+        assert found.error_new is None  # so few new images leave it open
+    else:
+        assert found.error_new == pytest.approx(float((~said[new]).float().mean()), abs=0.1)
 
 
 def test_a_known_share_of_new_images_is_taken_as_given() -> None:
@@ -109,7 +117,7 @@ def test_a_known_share_of_new_images_is_taken_as_given() -> None:
     assert (found.share, found.share_low, found.share_high) == pytest.approx((0.7, 0.7, 0.7))
 
 
-def test_labels_in_uneven_shares_are_made_up_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_labels_in_uneven_shares_are_made_up_for() -> None:
     """Of two known classes one image in eight has its label, of the others nearly all."""
     feature, truth = clouds(7, 8, 100, 0.8)
     every = torch.where(truth < 2, 8, 1)
@@ -118,8 +126,8 @@ def test_labels_in_uneven_shares_are_made_up_for(monkeypatch: pytest.MonkeyPatch
     free = label < 0
     scores = []
     for uneven in (math.inf, neighbours.UNEVEN):
-        monkeypatch.setattr(neighbours, "UNEVEN", uneven)
-        scores.append(novelty_auroc(-fitted(feature, label).vote(feature)[free].numpy(), (truth[free] >= 4).numpy()))
+        vote = fitted(feature, label, uneven=uneven).vote(feature)
+        scores.append(novelty_auroc(-vote[free].numpy(), (truth[free] >= 4).numpy()))
     assert scores[1] > scores[0] + 0.01
 
 
@@ -129,12 +137,11 @@ def test_even_shares_are_left_alone() -> None:
     assert set(head.votes.tolist()) == {0.0, 1.0}
 
 
-def test_rates_count_the_unlabelled_images_around_a_class(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rates_count_the_unlabelled_images_around_a_class() -> None:
     """Class 0 has one labelled image in five, class 1 four in five; shrunk towards the mean of the two by hand."""
-    monkeypatch.setattr(neighbours, "UNEVEN", 0.0)
     voter = torch.tensor([0, -1, -1, -1, -1, 1, 1, 1, 1, -1])
     near = torch.tensor([[1, 2, 3, 4], [6, 7, 8, 9], [5, 7, 8, 9], [5, 6, 8, 9], [5, 6, 7, 9]])
-    rates = class_rates(near, voter, voter[voter >= 0])
+    rates = class_rates(near, voter, voter[voter >= 0], uneven=0.0)
     first, second = (4 + 1 + 5 * 0.625) / (0 + 1 + 5 * 0.375), (1 + 1 + 5 * 0.625) / (3 + 1 + 5 * 0.375)
     assert rates.tolist() == pytest.approx([math.sqrt(first / second), math.sqrt(second / first)])
 

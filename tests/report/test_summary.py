@@ -47,7 +47,12 @@ def test_errors_are_stated_only_from_enough_labels() -> None:
     )
     (line,) = errors_of_looks_new(ROWS, NoveltyThreshold(0.5, 0.05, 0.36), 100)
     assert line.endswith("36 % of the new ones). That is too often to rely on.")
-    assert "new ones" not in errors_of_looks_new(ROWS, NoveltyThreshold(0.5, 0.05), 100)[0]
+    assert (
+        "5 % of the known images, not known for new ones"
+        in errors_of_looks_new(ROWS, NoveltyThreshold(0.5, 0.05), 100)[0]
+    )
+    (line,) = errors_of_looks_new(ROWS, NoveltyThreshold(0.5, None), 100)
+    assert line == "3 of 10 images look new; how often that is wrong is not known."
     assert errors_of_looks_new([{"looks_new": None}], novel, 100) == errors_of_looks_new(ROWS, None, 100) == []
 
 
