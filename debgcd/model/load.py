@@ -11,7 +11,7 @@ import importlib
 import inspect
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -215,15 +215,23 @@ def read_folder(folder: Path) -> Pretrained:
     for file in files:
         with readable(file, AGAIN, SafetensorError):
             tensors.update(load_file(file))
-    return Pretrained(config, tensors, files, *_pixel_statistics(folder / "preprocessor_config.json"))
+    return Pretrained(config, tensors, files, *pixel_statistics(folder / "preprocessor_config.json"))
 
 
-def download(name: str, revision: str | None = None, cache: Path | None = None) -> Path:
-    """The local folder of a hub model, named after its commit; downloads the model only if it is not cached."""
+def download(
+    name: str,
+    revision: str | None = None,
+    cache: Path | None = None,
+    what: str = "backbone",
+    patterns: Sequence[str] = ("*.safetensors", "*.json"),
+) -> Path:
+    """The local folder of a hub model, named after its commit; downloads the model only if it is not cached.
+
+    what: a word for it in errors; patterns: the files that are fetched.
+    """
     from huggingface_hub import snapshot_download
 
     place = cache / "hub" if cache else None
-    patterns = ["*.safetensors", "*.json"]
     try:
         folder = Path(snapshot_download(name, revision=revision, cache_dir=place, local_files_only=True))
         if (folder / "config.json").is_file() and _weight_files(folder):
@@ -231,13 +239,15 @@ def download(name: str, revision: str | None = None, cache: Path | None = None) 
     except (OSError, ValueError, DataError):
         pass  # not cached, or only partly after an interrupted download
     try:
-        return Path(snapshot_download(name, revision=revision, cache_dir=place, allow_patterns=patterns))
+        return Path(snapshot_download(name, revision=revision, cache_dir=place, allow_patterns=list(patterns)))
     except Exception as error:  # the hub client raises its own errors, those of its HTTP library and OSErrors
         reason = type(error.__cause__ or error).__name__
         at = f"{name} at revision {revision}" if revision else name
+        advice = "give a local folder or .pth file, set HF_ENDPOINT to a hub you can reach, or use the built-in lite0"
+        if what != "backbone":
+            advice = "give a local folder, or set HF_ENDPOINT to a hub you can reach"
         raise DataError(
-            f"backbone {at} is not on this machine and cannot be downloaded from the model hub ({reason}); give a "
-            "local folder or .pth file, set HF_ENDPOINT to a hub you can reach, or use the built-in lite0"
+            f"{what} {at} is not on this machine and cannot be downloaded from the model hub ({reason}); {advice}"
         ) from error
 
 
@@ -261,10 +271,12 @@ def _weight_files(folder: Path) -> list[Path]:
     return files
 
 
-def _pixel_statistics(path: Path) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation for normalising pixels (in 0..1); ImageNet's if the folder gives none."""
+def pixel_statistics(
+    path: Path, usual_mean: tuple[float, ...] = IMAGENET_MEAN, usual_std: tuple[float, ...] = IMAGENET_STD
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation for normalising pixels (in 0..1); the usual ones if the file gives none."""
     content = _read_json(path) if path.is_file() else {}
-    mean, std = content.get("image_mean", IMAGENET_MEAN), content.get("image_std", IMAGENET_STD)
+    mean, std = content.get("image_mean", usual_mean), content.get("image_std", usual_std)
     for values in (mean, std):
         three = isinstance(values, list | tuple) and len(values) == 3
         if not three or not all(isinstance(value, int | float) for value in values):

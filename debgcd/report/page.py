@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from numpy.typing import NDArray
 
 from debgcd import __version__
 from debgcd.data.image.crop import Picture
@@ -79,7 +80,8 @@ def page_data(look: Look, cache: Path) -> dict[str, Any]:
     """All that the gallery, the map and the table of a run need, as JSON data; images are numbered from 0.
 
     categories, in their order: id, name, known, size, trust and its parts, confidence, novelty, like (the known class that it
-    looks like most), group, and lists of images: exemplars, borderline, outliers, labelled. images: one list per column.
+    looks like most), alike (the cosine between their means), group, and lists of images: exemplars, borderline, outliers,
+    labelled. images: one list per column.
     order: the categories by interest. duplicates: groups of images. unsure: confidence below which the group is safer.
     """
     described = describe(look)
@@ -141,6 +143,7 @@ def _category(look: Look, c: int, described: Description, number: dict[int, int]
         "confidence": _number(np.mean([row["confidence"] for row in rows])) if rows else None,
         "novelty": _number(np.mean(novelty)) if novelty else None,
         "like": described.like,
+        "alike": None if described.like is None else _cosine(look.means[c], look.means[described.like]),
         "group": described.group,
         **{
             name: [number[image] for image in getattr(described, name)]
@@ -253,6 +256,10 @@ def _shown_name(look: Look, path: Picture | str) -> str:
 
 def _number(value: float | np.floating[Any]) -> float | None:
     return None if np.isnan(value) else round(float(value), 4)
+
+
+def _cosine(one: NDArray[np.float32], other: NDArray[np.float32]) -> float:
+    return round(float(one @ other) / max(float(np.linalg.norm(one) * np.linalg.norm(other)), 1e-12), 2)
 
 
 def _hash(text: str) -> str:

@@ -2,5 +2,6 @@
 
 - `state`: the acts and the state that is their replay
 - `log`: decisions.jsonl on disk, and predictions as a reviewer left them
+- `suggest_names`: what new categories look like, and words that fit them
 - `page`: the page and its server
 """

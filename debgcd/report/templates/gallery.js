@@ -133,7 +133,7 @@ class Gallery {
     more.addEventListener("click", () => open(more, () => [pages()]));
     buttons.push(more);
     const like = facts.like === null ? null
-      : make("span", {}, facts.known ? "next to " : "looks most like ", make("b", {}, this.name(facts.like)));
+      : make("span", {}, facts.known ? "next to " : "looks most like ", make("b", {}, this.name(facts.like)), ` ${facts.alike.toFixed(2)}`);
     const trust = facts.trust === null ? null
       : make("span", { class: "trust", title: Object.entries(facts.parts).map(([name, value]) => `${name} ${percent(value)}`).join(", ") },
         "trust ", make("meter", { min: 0, max: 1, value: facts.trust, "aria-label": `trust ${percent(facts.trust)}` }),
