@@ -29,6 +29,9 @@ from debgcd import config as configuration  # noqa: E402
 from debgcd.data.manifest import Manifest  # noqa: E402
 from debgcd.reproduce.bench.networks import trunk_type  # noqa: E402
 from debgcd.reproduce.grid import ImageList, cell, devices, finish  # noqa: E402
+from debgcd.run.directory import Run, open_run  # noqa: E402
+from debgcd.run.model_folder import read_novel  # noqa: E402
+from debgcd.run.predictions import read_predictions  # noqa: E402
 from debgcd.system.machine import cache_folder, cores, facts  # noqa: E402
 
 ROOT = HERE.parent.parent
@@ -42,6 +45,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=ROOT / "runs" / "draws", help="folder for the runs")
     parser.add_argument("--cache", help="for view banks (default as debgcd train)")
     parser.add_argument("--draws", type=int, default=DRAWS, metavar="N", help=f"of each set (default {DRAWS})")
+    parser.add_argument("--frozen", action="store_true", help="stop at the frozen answer; results/draws_frozen.json")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="parallel runs; they share the cores")
     options = parser.parse_args()
     if options.jobs > 1:
@@ -51,7 +55,9 @@ def main() -> None:
         whole = images_of(name, options.root, options.work, cache_folder(options.cache), 10**6, 10**9)
         for number in range(options.draws):
             images, k = draw(whole, number)
-            fixed = {"k": k, "run": {"cache": options.cache}}
+            fixed: dict[str, Any] = {"k": k, "run": {"cache": options.cache}}
+            if options.frozen:
+                fixed["schedule"] = {"epochs": 0, "steps": None}
             config = configuration.override(configuration.compose("small"), fixed, where=name)
             listed = ImageList.of(f"{name}-{number}", images, options.work)
             cells.append(cell(f"draw {number}", 0, listed, config, options.work))
@@ -61,10 +67,12 @@ def main() -> None:
     written = {
         **facts(),
         "trunk": trunk_type(),
-        "command": "benchmarks/quality/draws.py",
+        "command": f"benchmarks/quality/draws.py{' --frozen' * options.frozen}",
         "runs": [told(each.images.name, each.folder) for each in cells],
     }
-    (HERE / "results" / "draws.json").write_text(json.dumps(written, indent=1) + "\n", "utf-8")
+    (HERE / "results" / f"draws{'_frozen' * options.frozen}.json").write_text(
+        json.dumps(written, indent=1) + "\n", "utf-8"
+    )
     write_page(HERE / "results", ROOT / "docs" / "results.md")
 
 
@@ -89,21 +97,36 @@ def draw(whole: Manifest, number: int) -> tuple[Manifest, int]:
 
 
 def told(name: str, folder: Path) -> dict[str, Any]:
-    """Accuracy before the first step and at the end, and what the watch saw."""
+    """Accuracy before the first step and at the end, what the watch saw, and the errors of `looks_new`."""
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text("utf-8").splitlines()]
-    start = next(line["evaluation"]["unlabelled"] for line in lines if line["step"] == 0 and "evaluation" in line)
+    start = next(
+        (line["evaluation"]["unlabelled"] for line in lines if line["step"] == 0 and "evaluation" in line), None
+    )
     end = json.loads((folder / "evaluation.json").read_text("utf-8"))
+    accuracy, health = end["unlabelled"]["gcd"]["accuracy"], end["health"] or {"healthy": True, "kept_step": None}
     return {
         "set": name.rpartition("-")[0],
         "draw": int(name.rpartition("-")[2]),
         "k": end["k"],
         "images": end["unlabelled"]["gcd"]["images"],
-        "start": start["gcd"]["accuracy"],
-        "end": end["unlabelled"]["gcd"]["accuracy"],
+        "start": accuracy if start is None else start["gcd"]["accuracy"],
+        "end": accuracy,
         "auroc": end["unlabelled"]["auroc"],
-        "healthy": end["health"]["healthy"],
-        "kept_step": end["health"]["kept_step"],
+        "healthy": health["healthy"],
+        "kept_step": health["kept_step"],
+        "errors": errors(open_run(folder)),
     }
+
+
+def errors(run: Run) -> dict[str, list[float] | None]:
+    """How many images of known classes look new, and how many new ones do not: what the run states, and what is true."""
+    said, novel = read_predictions(run.predictions, ("path", "looks_new")), read_novel(run.model)
+    truth = dict(zip(map(str, run.manifest.paths), run.manifest.truths, strict=True))
+    known = np.array([truth[path] in run.manifest.classes for path in said["path"]])
+    looks_new = np.array(said["looks_new"], dtype=bool)
+    assert novel is not None
+    stated = None if novel.error_known is None or novel.error_new is None else [novel.error_known, novel.error_new]
+    return {"stated": stated, "real": [float(looks_new[known].mean()), float(1 - looks_new[~known].mean())]}
 
 
 if __name__ == "__main__":

@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))  # for grid.py
 
@@ -20,6 +22,7 @@ from debgcd.system.text_table import markdown_table  # noqa: E402
 MEASURES = {"all": "All", "old": "Old", "new": "New", "auroc": "AUROC"}
 # goals, in points of All: (better, worse, minimum difference)
 ORDER = [("DebGCD", "SimGCD", 3.0), ("DebGCD", "semi-supervised k-means", 3.0), ("DebGCD", "k-means", 8.0)]
+FAR = 0.1  # a stated error that is further than this from the real one is called off
 MUCH = 3.0  # points of All below its own start that a run should not end
 
 Run = dict[str, Any]
@@ -28,8 +31,10 @@ Run = dict[str, Any]
 def write_page(results: Path, page: Path) -> None:
     """Fill the placeholders {name} of words.md with tables; a part that has not been run yet says so."""
     parts = {place.stem: json.loads(place.read_text("utf-8")) for place in sorted(results.glob("*.json"))}
-    drawn, people, settled = (parts.pop(name, None) for name in ("draws", "people", "settle"))
+    drawn, frozen, people, settled = (parts.pop(name, None) for name in ("draws", "draws_frozen", "people", "settle"))
     tables = {name: _part(found["runs"]) for name, found in parts.items()}
+    if frozen is not None:
+        tables |= {"stated": stated_errors(frozen["runs"]), "stated_measured": measured([frozen])}
     if drawn is not None:
         tables |= {"draws": draws(drawn["runs"]), "drawn": measured([drawn])}
     if settled is not None:
@@ -128,6 +133,27 @@ def settle_parts(runs: list[Run]) -> str:
         ]
         rows.append([row, *(f"{value:.1f}" for value in means), f"{statistics.mean(means):.1f}"])
     return markdown_table(["", *kinds, "mean"], rows)
+
+
+def stated_errors(runs: list[Run]) -> str:
+    """Small sets, one row per data set: in how many draws `looks_new` states its errors, and how far they are from the real ones."""
+    rows = []
+    for name in [*dict.fromkeys(run["set"] for run in runs), "all"]:
+        mine = [run["errors"] for run in runs if name in ("all", run["set"])]
+        told = [run for run in mine if run["stated"] is not None]
+        off = [np.subtract(run["stated"], run["real"]) for run in told]
+        rows.append(
+            [
+                name,
+                str(len(mine)),
+                *(f"{100 * statistics.mean(run['real'][side] for run in mine):.0f}" for side in (0, 1)),
+                str(len(told)),
+                *(f"{100 * statistics.mean(each[side] for each in off):+.1f}" for side in (0, 1)),
+                str(sum(bool((abs(each) > FAR).any()) for each in off)),
+            ]
+        )
+    head = ["set", "draws", "known wrong %", "new missed %", "stated in", "stated - real", "stated - real, new"]
+    return markdown_table([*head, f"> {100 * FAR:.0f} points off"], rows)
 
 
 def draws(runs: list[Run]) -> str:

@@ -18,6 +18,9 @@ from debgcd.model.heads import whole_heads
 from debgcd.model.network import Network
 
 DETECTOR = "detector"  # the name of the head
+FEW_LABELS = (
+    20  # of such a detector, fewer labelled images tell an error of 20 % only within 9 points (one standard error)
+)
 EXCEED = 0.05  # share of labelled images above the threshold, for a detector without a calibration of its own
 
 
@@ -94,4 +97,4 @@ def exceeded_by_few(labelled: NDArray[np.float32]) -> NoveltyThreshold | None:
     if not len(labelled):
         return None
     above = float(np.quantile(labelled, 1 - EXCEED))
-    return NoveltyThreshold(above, float((labelled > above).mean()))
+    return NoveltyThreshold(above, float((labelled > above).mean()) if len(labelled) >= FEW_LABELS else None)

@@ -24,7 +24,8 @@ COPY = 1e-4  # an image this near (1 − cosine) is the image itself, or a copy,
 BLOCK = 2048  # images whose similarities to all voters are in memory together
 KNOTS = 32  # of the calibration curve
 
-UNSURE = 0.3  # width of the interval of an error rate, from which the rate is not stated
+FEW_LABELS = 8  # labelled images of the mean class, below which the vote's errors are not stated
+UNSURE = 0.35  # nor are they if the error of new images may lie anywhere in an interval wider than this
 
 UNEVEN = 0.5  # spread of log r_c beyond which labels are given in uneven shares
 PUREST = 0.3  # share of a class's labelled images whose surroundings say how many of its images are labelled
@@ -67,6 +68,8 @@ class Neighbours(Detector):
         rates = self._move(feature, label, group)
         weight = torch.where(label >= 0, rates.to(feature)[label.clamp_min(0)], 1.0)
         curve, share = calibrated(self.vote(feature, group), label >= 0, weight, known_share)
+        if int((label >= 0).sum()) < FEW_LABELS * len(rates):
+            share[3:] = torch.nan
         self.curve.copy_(curve)
         self.share.copy_(share)
 
@@ -146,7 +149,9 @@ class Neighbours(Detector):
     def threshold(self) -> NoveltyThreshold:
         """½, because the vote is calibrated, with its estimated errors and the share of new images."""
         new, low, high, error_known, error_new = self.share.tolist()
-        return NoveltyThreshold(0.5, error_known, None if isnan(error_new) else error_new, new, low, high)
+        if isnan(error_known):
+            return NoveltyThreshold(0.5, None, None, new, low, high)
+        return NoveltyThreshold(0.5, error_known, error_new, new, low, high)
 
 
 def voted(feature: Tensor, label: Tensor, group: Tensor | None = None) -> Tensor:
@@ -227,7 +232,7 @@ def calibrated(
 ) -> tuple[Tensor, Tensor]:
     """The curve from votes to novelty, (2, KNOTS); share of new images (a lower bound), its 90 % interval and both errors, (5,).
 
-    The error of new images is NaN where the interval leaves it open.
+    The errors are NaN where labels are few or the interval leaves open how many new images are missed.
 
     vote, labelled, weight: (N,); weight: how many images of its class a labelled one stands for, 1 for unlabelled ones.
 
@@ -240,16 +245,37 @@ def calibrated(
     ratio = known * float((~labelled).sum()) / max(1e-9, float(weight[labelled].sum()))
     place, odds = rising(vote, labelled, weight)
     curve = as_curve(place, (1 - ratio * odds).clamp(0, 1))
-    new = (interpolate(vote, curve) > 0.5).double()
-    wrong = float((new * weight)[labelled].sum() / weight[labelled].sum().clamp_min(1e-9))
-    looks_new = float(new[~labelled].mean()) if (~labelled).any() else 0.0
     low, high = (known, known) if known_share is not None else _interval(vote, labelled, weight)
+    novelty = interpolate(vote, curve)
+    wrong, fewest = expected_errors(novelty, labelled, weight, 1 - high)
+    _, most = expected_errors(novelty, labelled, weight, 1 - low)
+    # half of `missed` is the novelty's own estimate, which the share does not move
+    told = 2 * (most - fewest) <= UNSURE
+    return curve, torch.tensor([1 - known, 1 - high, 1 - low, *((wrong, most) if told else (torch.nan, torch.nan))])
 
-    def missed(known: float) -> float:
-        return min(1.0, max(0.0, 1 - (looks_new - known * wrong) / (1 - known))) if known < 1 else 1.0
 
-    sure = known < 1 and abs(missed(low) - missed(high)) <= UNSURE
-    return curve, torch.tensor([1 - known, 1 - high, 1 - low, wrong, missed(known) if sure else torch.nan])
+def expected_errors(novelty: Tensor, labelled: Tensor, weight: Tensor, new: float) -> tuple[float, float]:
+    """How many of the known images look new, and of the new ones do not: the mean of two estimates of each.
+
+    novelty, labelled, weight: (N,) as for `calibrated`; new: at most this share of the unlabelled images is new.
+
+    One estimate counts: the labelled images that look new, and how many fewer unlabelled images look new than should. The other
+    takes each image's novelty as its probability. Their mean is closer than either.
+    """
+    if labelled.all() or not labelled.any():
+        return 0.0, 0.0
+    looks_new, free = (novelty > 0.5).double(), novelty[~labelled]
+    counted = float((looks_new * weight)[labelled].sum() / weight[labelled].sum())
+    surely = looks_new[~labelled]
+    wrong = (counted + _share_of(1 - free, surely)) / 2
+    expected = float(surely.mean()) - (1 - new) * counted
+    missed = min(1.0, max(0.0, 1 - expected / new)) if new > 0 else 0.0
+    return wrong, (missed + _share_of(free, 1 - surely)) / 2
+
+
+def _share_of(mass: Tensor, part: Tensor) -> float:
+    """The share of a mass (N,) that lies where `part` (N,) is 1; 0 without any."""
+    return float((mass * part).sum() / mass.sum().clamp_min(1e-9))
 
 
 def known_part(vote: Tensor, labelled: Tensor, weight: Tensor) -> float:

@@ -18,16 +18,14 @@ from debgcd.run.predictions import Prediction
 from debgcd.system.files import read_json
 from debgcd.train.finish import read_health
 
-FEW_LABELS = 20  # fewer labelled images tell an error rate of 20 % only within 9 points (one standard error)
 WARNING = "Warning: "  # how such a line begins
 TOO_OFTEN = 0.25  # an expected error above which `looks_new` is not to be relied on
 
 
 def summary(run: Run, rows: Sequence[Prediction], categories: Sequence[Category]) -> list[str]:
     """What to know of a finished run, one sentence or two per line; rows, categories: as a reviewer left them."""
-    labelled = int((run.manifest.training_labels >= 0).sum())
     lines = [number_of_categories(categories, read_estimate(run), run.config.k_times)]
-    lines += errors_of_looks_new(rows, read_novel(run.model), labelled)
+    lines += errors_of_looks_new(rows, read_novel(run.model))
     return lines + course_of_training(read_health(run), run.evaluation.exists())
 
 
@@ -63,19 +61,14 @@ def number_of_categories(categories: Sequence[Category], estimate: Estimate | No
     return f"{text} Merged in the review: {', '.join(merged)}." if merged else text
 
 
-def errors_of_looks_new(rows: Sequence[Prediction], novel: NoveltyThreshold | None, labelled: int) -> list[str]:
-    """How many images look new, and how often that is expected to be wrong; nothing without novelty.
-
-    labelled: number of labelled images, from which the errors are estimated.
-    """
+def errors_of_looks_new(rows: Sequence[Prediction], novel: NoveltyThreshold | None) -> list[str]:
+    """How many images look new, and how often that is expected to be wrong; nothing without novelty."""
     known = [row["looks_new"] for row in rows if row["looks_new"] is not None]
     if not known or novel is None:
         return []
     text = f"{sum(known)} of {len(known)} images look new"
-    if labelled < FEW_LABELS:
-        return [f"{text}; {labelled} labelled images are too few to tell how often that is wrong."]
     if novel.error_known is None:
-        return [f"{text}; how often that is wrong is not known."]
+        return [f"{text}; there are too few labels to tell how often that is wrong."]
     errors = f"{_share(novel.error_known)} of the known images"
     errors += ", not known for new ones" if novel.error_new is None else f", {_share(novel.error_new)} of the new ones"
     often = " That is too often to rely on." if max(novel.error_known, novel.error_new or 0) > TOO_OFTEN else ""

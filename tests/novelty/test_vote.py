@@ -101,11 +101,27 @@ def test_the_share_of_new_images_is_estimated_and_the_errors_are_those_that_are_
     assert found.share_low - 1e-6 <= found.share <= found.share_high + 1e-6
     assert found.above == 0.5
     said = head(feature[rows])[free] > 0.5
-    assert found.error_known == pytest.approx(float(said[~new].float().mean()), abs=0.1)
     if share == 0.2:
-        assert found.error_new is None  # so few new images leave it open
+        assert (found.error_known, found.error_new) == (None, None)  # so few new images leave it open
     else:
-        assert found.error_new == pytest.approx(float((~said[new]).float().mean()), abs=0.1)
+        assert found.error_known == pytest.approx(float(said[~new].float().mean()), abs=0.1)
+        assert found.error_new == pytest.approx(float((~said[new]).float().mean()), abs=0.15)
+
+
+def test_of_too_few_labels_no_error_is_stated() -> None:
+    feature, truth = clouds(4, 8, 60, 0.7)
+    few, enough = (fitted(feature, labelled_part(truth, 4, every)).threshold() for every in (12, 4))
+    assert (few.error_known, few.error_new) == (None, None) and few.share is not None
+    assert enough.error_known is not None and enough.error_new is not None
+
+
+def test_expected_errors_by_hand() -> None:
+    """Four labelled images, one of which looks new; six others, three of which do, and at most two thirds of which are new."""
+    novelty = torch.tensor([0.1, 0.2, 0.3, 0.9, 0.8, 0.9, 1.0, 0.2, 0.4, 0.0]).double()
+    labelled = torch.arange(10) < 4
+    wrong, missed = neighbours.expected_errors(novelty, labelled, torch.ones(10).double(), 2 / 3)
+    assert wrong == pytest.approx((1 / 4 + 0.3 / 2.7) / 2)
+    assert missed == pytest.approx((1 - (3 / 6 - 1 / 3 / 4) / (2 / 3) + 0.6 / 3.3) / 2)
 
 
 def test_a_known_share_of_new_images_is_taken_as_given() -> None:

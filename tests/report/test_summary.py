@@ -8,7 +8,6 @@ from pathlib import Path
 from debgcd.cluster.estimate_k import Estimate
 from debgcd.novelty.base import NoveltyThreshold
 from debgcd.report.summary import (
-    FEW_LABELS,
     course_of_training,
     errors_of_looks_new,
     next_steps,
@@ -36,24 +35,18 @@ def test_the_number_of_categories_and_where_it_comes_from() -> None:
     assert text.startswith("4 categories: 2 known classes and 2 new.") and "review: new-03 into lynx." in text
 
 
-def test_errors_are_stated_only_from_enough_labels() -> None:
-    novel = NoveltyThreshold(0.5, 0.001, 0.2)
-    (line,) = errors_of_looks_new(ROWS, novel, FEW_LABELS)
+def test_errors_are_stated_only_where_labels_tell() -> None:
+    (line,) = errors_of_looks_new(ROWS, NoveltyThreshold(0.5, 0.001, 0.2))
     assert line == "3 of 10 images look new (expected errors: under 1 % of the known images, 20 % of the new ones)."
-    (line,) = errors_of_looks_new(ROWS, novel, FEW_LABELS - 1)
-    assert (
-        line
-        == f"3 of 10 images look new; {FEW_LABELS - 1} labelled images are too few to tell how often that is wrong."
-    )
-    (line,) = errors_of_looks_new(ROWS, NoveltyThreshold(0.5, 0.05, 0.36), 100)
+    (line,) = errors_of_looks_new(ROWS, NoveltyThreshold(0.5, None))
+    assert line == "3 of 10 images look new; there are too few labels to tell how often that is wrong."
+    (line,) = errors_of_looks_new(ROWS, NoveltyThreshold(0.5, 0.05, 0.36))
     assert line.endswith("36 % of the new ones). That is too often to rely on.")
+    (line,) = errors_of_looks_new(ROWS, NoveltyThreshold(0.5, 0.05))
+    assert "5 % of the known images, not known for new ones" in line
     assert (
-        "5 % of the known images, not known for new ones"
-        in errors_of_looks_new(ROWS, NoveltyThreshold(0.5, 0.05), 100)[0]
+        errors_of_looks_new([{"looks_new": None}], NoveltyThreshold(0.5, 0.05)) == errors_of_looks_new(ROWS, None) == []
     )
-    (line,) = errors_of_looks_new(ROWS, NoveltyThreshold(0.5, None), 100)
-    assert line == "3 of 10 images look new; how often that is wrong is not known."
-    assert errors_of_looks_new([{"looks_new": None}], novel, 100) == errors_of_looks_new(ROWS, None, 100) == []
 
 
 def test_normal_training_is_no_claim_about_the_result() -> None:
