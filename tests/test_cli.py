@@ -273,7 +273,7 @@ def test_one_known_class(train: Train, tiny_folder: Path, tmp_path: Path, method
 def test_a_class_with_one_image(train: Train, tiny_folder: Path, tmp_path: Path, method: str) -> None:
     for path in sorted((tiny_folder / "labelled" / "dog").iterdir())[1:]:
         path.unlink()
-    cold = (*CLUSTERED, "kmeans", "detector", "uno")
+    cold = (*CLUSTERED, "kmeans", "detector", "uno", "pim")
     warm = {} if method in cold else {"heads__warm_start": "true"}
     assert train(tiny_folder, tmp_path / "run", "--method", method, schedule__steps=6, **warm).code == 0
 

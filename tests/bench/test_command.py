@@ -66,7 +66,7 @@ def test_both_backbones_are_measured_at_their_own_batches(command: Any, asked: A
         (["step", "gpu"], "allowed: step, epoch"),
         (["--repeats", "0"], "--repeats must be at least 1, not 0"),
         (["--batch", "-1"], "--batch must be at least 1, not -1"),
-        (["--backbone-size", "vit-h14"], "vit-b16"),
+        (["--backbone-size", "vit-h14"], "there is no 'vit-h14'"),
         (["-o", "."], "is a folder"),
     ],
 )

@@ -262,10 +262,10 @@ def test_a_first_stage_survives_a_kill(
     target: str,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """In it, before it begins, and when it is over but the second stage does not know of it yet."""
+    """In it, before it begins (the second call of `train`), and when it is over but the second stage does not know of it yet."""
     two = reference("on", shared_folder, arguments, tmp_path_factory, "--method", method)
     assert (two.folder / "whole" / "first" / "predictions.csv").exists()
-    two.kill(tmp_path / "run", at_call(target, 2 if target.endswith("begin") else 1))
+    two.kill(tmp_path / "run", at_call(target, 2 if target.endswith("train.train") else 1))
     two.resume(tmp_path / "run")
 
 
