@@ -11,7 +11,7 @@ from debgcd import losses
 from debgcd.model.backbone import Backbone
 from debgcd.model.heads import Part
 from debgcd.model.network import Network
-from debgcd.novelty.base import Detector, detector_of, exceeded_by_few, novelty, remember, remembered
+from debgcd.novelty.base import FEW_LABELS, Detector, detector_of, exceeded_by_few, novelty, remember, remembered
 from debgcd.novelty.one_vs_all import DetectorShape, DistanceDetector, OneVsAll
 from debgcd.novelty.vote import Neighbours, voted
 
@@ -93,3 +93,5 @@ def test_one_in_twenty_labelled_images_exceeds_the_threshold() -> None:
     assert found is not None
     assert (found.above, found.error_known) == pytest.approx((0.95, 5 / 101), abs=1e-6)
     assert exceeded_by_few(np.empty(0, np.float32)) is None
+    few = exceeded_by_few(np.linspace(0, 1, FEW_LABELS - 1).astype(np.float32))
+    assert few is not None and few.error_known is None and few.above > 0.9
