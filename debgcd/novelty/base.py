@@ -18,10 +18,8 @@ from debgcd.model.heads import whole_heads
 from debgcd.model.network import Network
 
 DETECTOR = "detector"  # the name of the head
-FEW_LABELS = (
-    20  # of such a detector, fewer labelled images tell an error of 20 % only within 9 points (one standard error)
-)
 EXCEED = 0.05  # share of labelled images above the threshold, for a detector without a calibration of its own
+FEW_LABELS = 20  # labelled images below which its error is not stated: 20 % would be known only within 9 points
 
 
 @dataclass(frozen=True)

@@ -250,7 +250,7 @@ def calibrated(
     wrong, fewest = expected_errors(novelty, labelled, weight, 1 - high)
     _, most = expected_errors(novelty, labelled, weight, 1 - low)
     # half of `missed` is the novelty's own estimate, which the share does not move
-    told = 2 * (most - fewest) <= UNSURE
+    told = low < 1 and 2 * (most - fewest) <= UNSURE
     return curve, torch.tensor([1 - known, 1 - high, 1 - low, *((wrong, most) if told else (torch.nan, torch.nan))])
 
 
