@@ -123,8 +123,18 @@ class Context:
     features: Callable[[], Tensor]  # computes (N, width) features of all training images' centre crops
     label: Tensor  # (N,), -1 for unlabelled
     group: Tensor | None = None  # (N,) images of one scene share a number; -1: no group
+    placed: Tensor | None = None  # (N,) class that an earlier run put an unlabelled image into; -1: none
     # in `before_training`, the names of the heads that `--start` copied from another run; empty in the other hooks
     given: frozenset[str] = frozenset()
+
+    @property
+    def voters(self) -> Tensor:
+        """The class of each image for a detector: its label, or where an earlier run put it; (N,), -1 for none.
+
+        After a review some classes are labelled as a whole and others in part. With the images that were put into them, all
+        classes have every image that there was, and no share of labels has to be guessed.
+        """
+        return self.label if self.placed is None else torch.where(self.label >= 0, self.label, self.placed)
 
 
 @dataclass(frozen=True)

@@ -162,7 +162,7 @@ class DebGCD(SimGCD):
         detector, before = detector_of(context.network), remembered(context.network)
         if detector is not None and before is not None:
             features = context.features()
-            detector.fit(features, context.label, context.group)
+            detector.fit(features, context.voters, context.group)
             before.copy_(novelty(detector(features)))
         guided = detector is not None and self.options.detector.guides_start
         start = frozen_prototypes if guided else warm_prototypes
@@ -172,7 +172,7 @@ class DebGCD(SimGCD):
         """Refit a detector that no loss trains to the tuned features."""
         detector, before = detector_of(context.network), remembered(context.network)
         if detector is not None and before is not None:
-            detector.refit(context.features(), context.label, before, context.group)
+            detector.refit(context.features(), context.voters, before, context.group)
 
     def loss(self, network: Network, batch: Batch, progress: Progress) -> Loss:
         output, options = network(batch.tokens), self.options

@@ -41,5 +41,5 @@ class PIM(Method):
     def finalise(self, context: Context) -> None:
         feature, detector = context.features(), context.network.heads[DETECTOR]
         assert isinstance(detector, Detector)
-        detector.fit(feature, context.label, context.group)
+        detector.fit(feature, context.voters, context.group)
         answer(self, context, feature, self.options.pim)

@@ -172,7 +172,7 @@ def looks_new(context: Context, feature: Tensor) -> Tensor:
     """Which unlabelled images are more likely new than known, by a calibrated detector or else by a vote: (N,) bool."""
     detector, free = detector_of(context.network), context.label < 0
     if detector is None or detector.threshold() is None:
-        return free & (voted(feature, context.label, context.group) > 0.5)
+        return free & (voted(feature, context.voters, context.group) > 0.5)
     return free & (novelty(detector(feature)) > 0.5)
 
 
@@ -259,7 +259,7 @@ def fit_detector(context: Context, feature: Tensor) -> None:
     """Fit the detector to all training images' features: (N, width), only the columns that it reads."""
     detector = detector_of(context.network)
     assert detector is not None
-    detector.fit(feature, context.label, context.group)
+    detector.fit(feature, context.voters, context.group)
 
 
 def clustered(points: Tensor, label: Tensor, k: int, config: Config) -> Clustering:

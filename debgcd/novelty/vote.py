@@ -82,6 +82,8 @@ class Neighbours(Detector):
         """
         self._move(feature, label, group)
         free = label < 0
+        if not free.any():
+            return
         at = torch.linspace(0, 1, KNOTS, device=feature.device, dtype=torch.float64)
         place = self.vote(feature, group)[free].double().quantile(at)
         self.curve.copy_(torch.stack([place, before[free].double().quantile(1 - at)]))
@@ -244,7 +246,8 @@ def calibrated(
     known = known_part(vote, labelled, weight) if known_share is None else known_share
     ratio = known * float((~labelled).sum()) / max(1e-9, float(weight[labelled].sum()))
     place, odds = rising(vote, labelled, weight)
-    curve = as_curve(place, (1 - ratio * odds).clamp(0, 1))
+    # if no image is unlabelled, none can be new
+    curve = as_curve(place, (1 - ratio * odds).clamp(0, 1) * (~labelled).any())
     low, high = (known, known) if known_share is not None else _interval(vote, labelled, weight)
     novelty = interpolate(vote, curve)
     wrong, fewest = expected_errors(novelty, labelled, weight, 1 - high)

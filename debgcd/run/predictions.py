@@ -22,12 +22,14 @@ if TYPE_CHECKING:
     from debgcd.novelty.base import NoveltyThreshold
 
 TOP = 3  # categories listed per image
+NONE = 0.5  # none_p above which an image looks new
 
 # The order is fixed: a further column goes to the end, and files without it stay readable.
 COLUMNS: dict[str, type] = {
     **{"path": str, "category": int, "id": str, "name": str, "known": bool, "confidence": float, "novelty": float},
     **{f"top{rank}_{what}": kind for rank in range(1, TOP + 1) for what, kind in (("id", str), ("p", float))},
     "looks_new": bool,
+    "none_p": float,
 }
 # `review` is open, accepted or rejected.
 REVIEWED_COLUMNS = {**COLUMNS, "review": str}
@@ -61,9 +63,16 @@ class Inference:
 
 
 def prediction_table(
-    paths: Sequence[Picture], inference: Inference, categories: Sequence[Category], novel: NoveltyThreshold | None
+    paths: Sequence[Picture],
+    inference: Inference,
+    categories: Sequence[Category],
+    novel: NoveltyThreshold | None,
+    none_p: NDArray[np.float32] | None = None,
 ) -> Table:
-    """The table of predictions for these images; looks_new is empty without novelty or without a threshold for it."""
+    """The table of predictions for these images; looks_new is empty without anything to tell it by.
+
+    none_p: (N,) the probability that an image is of none of the categories so far; None: novelty above `novel` looks new.
+    """
     ids = np.array([category.merged_into or category.id for category in categories], object)
     names = np.array([category.name for category in categories], object)
     known = np.array([category.known for category in categories])
@@ -77,6 +86,8 @@ def prediction_table(
         filled["novelty"] = inference.novelty
         if novel is not None:
             filled["looks_new"] = inference.novelty > novel.above
+    if none_p is not None:
+        filled |= {"looks_new": none_p > NONE, "none_p": none_p}
     table: Table = {name: filled[name].tolist() if name in filled else [None] * len(paths) for name in COLUMNS}
     return table | {"path": [str(path) for path in paths]}
 

@@ -21,6 +21,7 @@ from debgcd.config.schema import Config
 from debgcd.data.image.crop import Picture
 from debgcd.data.manifest import Manifest, relabelled
 from debgcd.errors import UsageError
+from debgcd.novelty.so_far import Origin
 from debgcd.review.log import read_review
 from debgcd.review.state import ACCEPTED, OPEN, REJECTED, Review
 from debgcd.run.categories import Category
@@ -63,6 +64,34 @@ class ReviewedRun:
         """The content of before.json; its rows are those of the new run's manifest, -1 for an image not in `rows`."""
         facts = {"run": self.run, "next_id": self.next_id, "categories": [vars(each) for each in self.categories]}
         return {**facts, "rows": [self.rows.get(str(path), -1) for path in manifest.paths]}
+
+    def so_far(self, manifest: Manifest) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """What there was before the new run: the category of each training image, and why it is there (`Origin`).
+
+        Known classes have their numbers, other living categories the numbers after them; -1: the image was not there.
+        """
+        number = {name: i for i, name in enumerate(manifest.classes)}
+        for each in self.categories:
+            if each.lives == each.id and not each.rejected:
+                number.setdefault(each.id, len(number))
+        # a category is named as a whole if none of its images has stayed open
+        why = {
+            each.id: Origin.GIVEN if each.known else Origin.ACCEPTED if each.counts.get(OPEN) else Origin.NAMED
+            for each in self.categories
+        }
+        category = manifest.training_labels.copy()
+        named = np.array([why.get(name, Origin.GIVEN) for name in manifest.classes], dtype=np.int64)
+        origin = np.where(category >= 0, named[category.clip(0)], Origin.FOUND)
+        for i in np.flatnonzero(category < 0):
+            position = self.rows.get(str(manifest.training_paths[i]), -1)
+            if position >= 0:
+                category[i] = number.get(self.categories[position].lives, -1)
+        return category, origin
+
+    def placed(self, manifest: Manifest) -> NDArray[np.int64]:
+        """The known class that each unlabelled training image was in, or -1: (N,)."""
+        category, _ = self.so_far(manifest)
+        return np.where((manifest.training_labels < 0) & (category < len(manifest.classes)), category, -1)
 
     def name(self, found: Sequence[Category], paths: Sequence[Picture], category: NDArray[np.int64]) -> list[Category]:
         """The categories of the new run, with the ids and names of earlier ones that were found again.

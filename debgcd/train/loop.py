@@ -153,7 +153,8 @@ def _finished_step(
 def hook_context(run: Run, setup: Setup, label: NDArray[np.int64]) -> Context:
     """The input of a method's hooks. label: (N,), without those held out during training, with them at the end."""
     label_rows, group = (torch.from_numpy(ids).to(setup.device) for ids in (label, run.manifest.training_groups))
-    return Context(setup.network, setup.features, label_rows, group)
+    placed = None if setup.placed is None else torch.from_numpy(setup.placed).to(setup.device)
+    return Context(setup.network, setup.features, label_rows, group, placed)
 
 
 @torch.no_grad()

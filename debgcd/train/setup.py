@@ -29,6 +29,7 @@ from debgcd.system.progress import progress
 from debgcd.tokens.bank import BankTokens, missing_views, open_bank
 from debgcd.tokens.image_cache import open_image_cache
 from debgcd.tokens.sources import FreshTokens, MixedTokens, Tokens
+from debgcd.train.continue_run import read_before
 
 FEWEST_LABELS = 10  # images that a class must have for some to be held out
 FEWEST_HELD_OUT = 10  # of all classes together; an accuracy on fewer means nothing
@@ -67,6 +68,7 @@ class Setup:
     known: int  # M, the number of known classes
     paths: Sequence[Picture]  # (N,)
     start: StartFeatures | None = None  # None: the network is a trained one
+    placed: NDArray[np.int64] | None = None  # (N,) see `Context`
 
     @property
     def device(self) -> torch.device:
@@ -144,7 +146,9 @@ def prepare(run: Run, backbone: Backbone, tokens: Tokens, start: StartFeatures |
     network = build(method, backbone).to(pick_device(run.config.run.device))
     share, group = run.config.run.held_out if method.trains else 0.0, run.manifest.training_groups
     held = held_out(label, share, run.config.seed, group)
-    return Setup(network, method, tokens, label, held, known, run.manifest.training_paths, start)
+    before = read_before(run)
+    placed = None if before is None else before.placed(run.manifest)
+    return Setup(network, method, tokens, label, held, known, run.manifest.training_paths, start, placed)
 
 
 def held_out(
