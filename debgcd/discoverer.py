@@ -236,7 +236,16 @@ class Discoverer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         model, folder = self._fitted(), Path(path)
         require_new(folder)
         state = model.network.state()
-        save_model(folder, state, model.config, model.categories, model.images, model.labels, model.novel)
+        save_model(
+            folder,
+            state,
+            model.config,
+            model.categories,
+            model.images,
+            model.labels,
+            model.novel,
+            so_far=model.so_far,
+        )
         if model.parts is not None:
             ids = [category.id for category in model.categories]
             of, to = ([ids[number] for number in numbers] for numbers in (model.parts.of, model.parts.to))

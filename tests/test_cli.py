@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from debgcd.evaluate import score
 from debgcd.methods import METHODS as THERE
 
 COLUMNS = ["path", "category", "id", "name", "known", "confidence", "novelty"]
-COLUMNS += ["top1_id", "top1_p", "top2_id", "top2_p", "top3_id", "top3_p", "looks_new"]
+COLUMNS += ["top1_id", "top1_p", "top2_id", "top2_p", "top3_id", "top3_p", "looks_new", "none_p"]
 
 CLUSTERED = ("gcd", "sskmeans", "xcon", "dccl", "gpc", "infosieve", "cipr")  # novelty by distance
 HAS_NOVELTY = {name: name in ("debgcd", "detector", "pim", *CLUSTERED) for name in THERE}
@@ -87,6 +88,13 @@ def test_predictions(command: Command, shared_runs: SharedRuns, tmp_path: Path, 
     assert said.code == 0 and out.read_text().splitlines()[0] == ",".join(COLUMNS)
     again = table(out)
     assert [row["path"] for row in again] == wanted
+    assert {row["looks_new"] for row in again} <= {"true", "false"}
+    assert all((float(row["none_p"]) > 0.5) == (row["looks_new"] == "true") for row in again)
+    kinds = Counter("none" if row["looks_new"] == "true" else row["known"] for row in again)
+    text = (
+        f"{kinds['true']} show a known class, {kinds['false']} a category found before, {kinds['none']} none of these"
+    )
+    assert text in said.out
 
 
 @pytest.mark.parametrize("method", tiered(["debgcd"], METHODS))
@@ -145,7 +153,7 @@ def test_the_run_directory_is_complete(train: Train, shared_csv: Path, tmp_path:
     names |= {"evaluation.json", "environment.json"}
     assert names <= {path.name for path in run.iterdir()}
     assert {path.name for path in (run / "model").iterdir()} == {
-        "model.safetensors", "config.json", "categories.json", "README.md",
+        "model.safetensors", "config.json", "categories.json", "README.md", "so_far.safetensors",
     }  # fmt: skip
     facts = json.loads((run / "model" / "config.json").read_text())
     assert facts["config"]["backbone"]["name"] == "lite0" and len(facts["config"]["backbone"]["sha256"]) == 64

@@ -64,7 +64,7 @@ def main() -> None:
     options = parser.parse_args()
     runs = []
     for name in SETS:
-        raw, truth, backbone = _features(name, options.root, options.work, options.cache)
+        raw, truth, backbone = features_of(name, options.root, options.work, options.cache)
         for kind in KINDS:
             for draw in range(DRAWS):
                 rows, label, order = drawn(truth, kind, draw)
@@ -77,7 +77,7 @@ def main() -> None:
     print("mean over all", statistics.mean(run["all"] for run in runs if run["row"] == "frozen answer"))
 
 
-def _features(
+def features_of(
     name: str, roots: list[Path], work: Path, cache: str | None
 ) -> tuple[Tensor, NDArray[np.int64], Backbone]:
     """Raw features (N, width) of a set's images, their classes (N,), and the network."""

@@ -6,8 +6,8 @@ import argparse
 import json
 import os
 import sys
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -117,6 +117,40 @@ def print_summary(
     for line in said:
         print(escaped(line))
     print_accuracy(scores)
+
+
+def three_answers(
+    answers: Mapping[str, int], categories: Sequence[Category], before: Mapping[str, int] | None
+) -> list[str]:
+    """How many new images show a known class, a category found before or none of these, and which categories grew, as lines.
+
+    answers: see `predictions.tally`; before: how many images of the run each category has by its id, if that is known.
+    """
+    from debgcd.run.predictions import NOTHING
+
+    living = {each.merged_into or each.id: each for each in categories}
+    kinds = Counter({True: 0, False: 0})
+    for id, count in answers.items():
+        if id != NOTHING:
+            kinds[living[id].known] += count
+    text = f"{kinds[True]} show a known class, {kinds[False]} a category found before, {answers.get(NOTHING, 0)} none of these"
+    rows = []
+    for id, count in sorted(answers.items(), key=lambda item: -item[1]):
+        if id != NOTHING:
+            size = [] if before is None else [str(before.get(id, 0)), str(before.get(id, 0) + count)]
+            rows.append(
+                [
+                    _shorten(living[id].name, TERMINAL_WIDTH // 3),
+                    "known" if living[id].known else "found",
+                    f"+{count}",
+                    *size,
+                ]
+            )
+    if not rows:
+        return [text]
+    head = ["category", "", "new", *([] if before is None else ["before", "now"])]
+    more = [f"... and {len(rows) - CATEGORIES_LISTED} more"] if len(rows) > CATEGORIES_LISTED else []
+    return [text, *text_table(head, rows[:CATEGORIES_LISTED]).splitlines(), *more]
 
 
 def _count(number: int, singular: str, plural: str) -> str:

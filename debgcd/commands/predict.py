@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from debgcd.commands.arguments import Subparsers, add_cache, add_command
-from debgcd.commands.output import add_force, require_free
+from debgcd.commands.output import add_force, require_free, three_answers
 from debgcd.system import distributed
 from debgcd.system.progress import escaped, say
 
@@ -23,7 +24,7 @@ def add(subparsers: Subparsers) -> None:
         subparsers,
         "predict",
         predict,
-        "assign new images to the categories of a run",
+        "assign new images to the categories of a run, or say that they fit none of these (looks_new)",
         "debgcd predict runs/photos more/ -o out.csv",
     )
     parser.add_argument("run", type=Path, metavar="RUN", help="a finished run or its model folder")
@@ -72,11 +73,14 @@ def _print(model: Model, manifest: Manifest) -> None:
             table = table | {name: [value and escaped(value) for value in table[name]] for name in texts}
         return to_csv(table, header=False).encode("utf-8", "surrogateescape")
 
-    skipped, begun = list(manifest.skipped), False
+    skipped, begun, answers = list(manifest.skipped), False, Counter[str]()
     for part in ask(model, manifest, form=form):
         print("" if begun else ",".join(COLUMNS) + "\n", end="")
         print(*(text.decode("utf-8", "surrogateescape") for text in part.tables), sep="", end="")
         skipped, begun = skipped + part.skipped, True
+        answers.update(part.answers)
+    for line in three_answers(answers, model.categories, model.sizes):
+        say(line)
     for entry in skipped:
         say(f"not used: {entry.file!r}: {entry.reason}")
 
@@ -93,8 +97,10 @@ def _write(model: Model, manifest: Manifest, out: Path, listed: Path) -> None:
             kept.add(part)
     if distributed.rank():
         return
-    rows, skipped = kept.finish()
-    print(f"categories of {rows} images: {escaped(out)}")
+    answers, skipped = kept.finish()
+    print(f"categories of {answers.total()} images: {escaped(out)}")
+    for line in three_answers(answers, model.categories, model.sizes):
+        print(escaped(line))
     skipped = [*manifest.skipped, *skipped]
     if skipped or listed.exists():  # an older list would not belong to these predictions
         write_skipped(skipped, listed)

@@ -14,6 +14,7 @@ from debgcd.model.heads import classifiers
 from debgcd.model.network import Network, Output
 from debgcd.model.parts import Parts
 from debgcd.novelty.base import DETECTOR
+from debgcd.novelty.so_far import SoFar
 from debgcd.run.predictions import TOP, Inference
 from debgcd.system import distributed
 from debgcd.tokens.sources import Tokens, own_numbers
@@ -28,14 +29,16 @@ def infer(
     tokens: Iterable[Tensor],
     heads: Collection[str] | None = None,
     parts: Parts | None = None,
+    so_far: SoFar | None = None,
 ) -> Inference:
     """Predict categories from batches of tokens.
 
     heads: names of the heads to run; None: the method's `final_answers`, all classifiers and the detector. Heads that only training
-    needs, such as a projection, are not run. parts: of categories that a reviewer split.
+    needs, such as a projection, are not run. parts: of categories that a reviewer split. so_far: by which the images
+    will be judged.
     """
     names = _head_names(network, method, heads)
-    return _join_outputs(method, (network(batch, names) for batch in tokens), parts)
+    return _join_outputs(method, (network(batch, names) for batch in tokens), parts, so_far)
 
 
 def _head_names(network: Network, method: Method, heads: Collection[str] | None) -> set[str]:
@@ -43,9 +46,11 @@ def _head_names(network: Network, method: Method, heads: Collection[str] | None)
     return {*method.final_answers, DETECTOR, *classifiers(network.heads)} if heads is None else set(heads)
 
 
-def _join_outputs(method: Method, outputs: Iterable[Output], parts: Parts | None = None) -> Inference:
+def _join_outputs(
+    method: Method, outputs: Iterable[Output], parts: Parts | None = None, so_far: SoFar | None = None
+) -> Inference:
     """The predictions from the outputs of all batches."""
-    top, probability, scores = [], [], []
+    top, probability, scores, points = [], [], [], []
     others: dict[str, list[Tensor]] = {}
     for output in outputs:
         distributed.heartbeat()
@@ -56,6 +61,7 @@ def _join_outputs(method: Method, outputs: Iterable[Output], parts: Parts | None
         probability.append(best.values)
         novelty = method.novelty(output)
         scores += [] if novelty is None else [novelty]
+        points += [] if so_far is None else [so_far.place(output.feature)]
         for name, q in further:
             others.setdefault(name, []).append(q.argmax(1))
     columns = top[0].shape[1] if top else TOP
@@ -63,6 +69,7 @@ def _join_outputs(method: Method, outputs: Iterable[Output], parts: Parts | None
         top=_join(top, np.int64).reshape(-1, columns),
         probability=_join(probability, np.float32).reshape(-1, columns),
         novelty=_join(scores, np.float32) if scores or not top else None,
+        points=None if so_far is None else _join(points, np.float16).reshape(-1, so_far.axes.shape[1]),
         others={name: _join(parts, np.int64) for name, parts in others.items()},
     )
 

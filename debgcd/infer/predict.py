@@ -6,12 +6,14 @@ import hashlib
 import json
 import os
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -32,7 +34,9 @@ from debgcd.system.progress import Report, progress, say
 from debgcd.tokens.sources import FreshTokens
 
 STATE = "state.json"
-UNIT = 8192  # images per rank in a part: the most that is in memory, and that a kill can lose
+# Images per rank in a part: the most that is in memory, and that a kill can lose. So many in a row are also judged together, so
+# that the answers do not depend on the number of ranks.
+UNIT = 8192
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,7 @@ class Part:
     tables: list[bytes]  # its rows, one text or file per rank
     rows: int
     skipped: list[Skipped]
+    answers: dict[str, int]  # see `predictions.tally`
 
 
 def csv_part(table: Table) -> bytes:
@@ -74,19 +79,51 @@ def predict(
                 end = min(last, done + distributed.count() * unit)
                 stamps = stamps_of(manifest, done, end)
                 start = min(last, done + distributed.rank() * unit)
-                own = replace(manifest, skipped=()).select(np.arange(start, min(last, start + unit)))
-                own = usable_images(own, workers)
-                tables = distributed.blobs(form(tabulate(model, own, workers)) if len(own) else b"")
-                facts = distributed.all_gather([len(own), [[entry.file, entry.reason] for entry in own.skipped]])
-                rows = sum(count for count, _ in facts)
-                skipped = [Skipped(*entry) for _, some in facts for entry in some]
+                given = replace(manifest, skipped=()).select(np.arange(start, min(last, start + unit)))
+                own = usable_images(given, workers)
+                inference = ask(model, own, workers) if len(own) else None
+                none_p = judged(model, inference, start + _kept(given, own))
+                table = None
+                if inference is not None:
+                    table = prediction_table(own.paths, inference, model.categories, model.novel, none_p)
+                tables = distributed.blobs(b"" if table is None else form(table))
+                counts = {} if table is None else predictions.tally(table)
+                named = [[entry.file, entry.reason] for entry in own.skipped]
+                facts = distributed.all_gather([len(own), named, counts])
+                rows = sum(count for count, _, _ in facts)
+                skipped = [Skipped(*entry) for _, some, _ in facts for entry in some]
+                answers = dict(sum((Counter(counts) for _, _, counts in facts), Counter()))
                 usable += rows
                 if ranges == [(0, total)] and not usable and end == total:
                     raise _unusable(skipped, total)
-                yield Part(done, end, stamps, tables, rows, skipped)
+                yield Part(done, end, stamps, tables, rows, skipped, answers)
                 done = end
                 if report is not None:
                     report(done, total)
+
+
+def _kept(given: Manifest, usable: Manifest) -> NDArray[np.int64]:
+    """The rows of `given` that are left in `usable`, which has them in the same order."""
+    left = iter(enumerate(given.paths))
+    return np.array([next(i for i, path in left if path == kept) for kept in usable.paths], dtype=np.int64)
+
+
+def judged(model: Model, inference: Inference | None, rows: NDArray[np.int64]) -> NDArray[np.float32] | None:
+    """The probability that an image is of none of the model's categories; None if the model has no voters to tell.
+
+    rows: where in the whole list the images are: (N,). UNIT images in a row are judged together. All ranks must call it.
+    """
+    if model.so_far is None:
+        return None
+    own = np.empty((0, model.so_far.axes.shape[1]), np.float16) if inference is None else inference.points
+    points, places = distributed.collect(torch.from_numpy(own)), distributed.collect(torch.from_numpy(rows)).numpy()
+    none_p = np.zeros(len(rows), np.float32)
+    for block in np.unique(rows // UNIT):
+        together = np.flatnonzero(places // UNIT == block)
+        found = model.so_far.judge(points[together].to(model.so_far.axes)).none_p.cpu().numpy()
+        mine = rows // UNIT == block
+        none_p[mine] = found[np.isin(places[together], rows[mine])]
+    return none_p
 
 
 def stamps_of(manifest: Manifest, start: int, end: int) -> str:
@@ -153,12 +190,12 @@ class Parts:
         for name, content in files.items():
             write_bytes(self._folder / name, content)
         hashes = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
-        self._parts.append(KeptPart(part.start, part.end, part.rows, part.stamps, hashes))
+        self._parts.append(KeptPart(part.start, part.end, part.rows, part.stamps, hashes, part.answers))
         self._parts.sort(key=lambda kept: kept.start)
         write_json(self._folder / STATE, {"facts": self._facts, "parts": [asdict(kept) for kept in self._parts]})
 
-    def finish(self) -> tuple[int, list[Skipped]]:
-        """Join the parts; returns how many rows there are, and what was skipped."""
+    def finish(self) -> tuple[Counter[str], list[Skipped]]:
+        """Join the parts; returns the `tally` of all rows, and what was skipped."""
         damaged = [part for part in self._parts if not self._is_whole(part)]
         if damaged:
             raise DataError(f"{self._folder} was changed while it was in use; repeat the command")
@@ -167,7 +204,8 @@ class Parts:
         with replacing(self._out) as file:
             self._join((self._folder / name for name in names if not name.endswith(".json")), file)
         shutil.rmtree(self._folder, ignore_errors=True)
-        return sum(part.rows for part in self._parts), [Skipped(**entry) for found in lists for entry in found]
+        answers = sum((Counter(part.answers) for part in self._parts), Counter[str]())
+        return answers, [Skipped(**entry) for found in lists for entry in found]
 
     def _is_whole(self, part: KeptPart) -> bool:
         try:
@@ -189,6 +227,7 @@ class KeptPart:
     rows: int
     stamps: str
     files: dict[str, str]  # sha256 by name
+    answers: dict[str, int]
 
 
 def _unusable(skipped: Sequence[Skipped], total: int) -> DataError:
@@ -199,14 +238,17 @@ def tabulate(model: Model, usable: Manifest, workers: int | None = None) -> Tabl
     """The columns of predictions.csv of images that are known to be usable; refused if there are none."""
     if not len(usable):
         raise _unusable(usable.skipped, len(usable.skipped))
-    return prediction_table(usable.paths, ask(model, usable, workers), model.categories, model.novel)
+    inference = ask(model, usable, workers)
+    none_p = judged(model, inference, np.arange(len(usable)))
+    return prediction_table(usable.paths, inference, model.categories, model.novel, none_p)
 
 
 def ask(model: Model, usable: Manifest, workers: int | None = None) -> Inference:
     """What the model says of images that are known to be usable."""
     with progress("predicting") as report:
         heads = (*model.method.final_answers, DETECTOR)
-        return infer(model.network, model.method, _tokens(model, usable, workers, report), heads, model.parts)
+        tokens = _tokens(model, usable, workers, report)
+        return infer(model.network, model.method, tokens, heads, model.parts, model.so_far)
 
 
 def ask_all(model: Model, usable: Manifest, workers: int | None = None) -> NDArray[np.float32]:

@@ -17,8 +17,9 @@ from torch.nn.functional import normalize
 
 from debgcd.model.heads import AXES
 from debgcd.novelty.base import NoveltyThreshold
-from debgcd.novelty.vote import BLOCK, COPY, KNOTS, MOST, Neighbours, as_curve, interpolate, principal_axes, rising
+from debgcd.novelty.vote import BLOCK, COPY, KNOTS, Neighbours, as_curve, interpolate, principal_axes, rising
 
+MOST = 20_000  # voters at most; if there were more images, a random part votes
 POOLED = 30  # images in a batch from which they vote among themselves
 UNEVEN = (
     0.3  # spread of log r_c as in vote.py; classes differ more between two batches than in the shares of their labels
@@ -89,7 +90,7 @@ class SoFar(nn.Module):
     def fit(self, feature: Tensor, category: Tensor, origin: Tensor, group: Tensor | None = None) -> SoFar:
         """Take these images as voters, a random part if they are too many; returns self.
 
-        feature: (S, width); category: (S,) numbers of any kind; origin: (S,) of `Origin`; group: (S,), -1 for none.
+        feature: (S, width); category: (S,) numbers; origin: (S,) of `Origin`; group: (S,), -1 for none.
         """
         chosen = torch.arange(len(feature))
         if len(chosen) > len(self.points):
@@ -102,7 +103,7 @@ class SoFar(nn.Module):
         self.mean.copy_(mean)
         self.axes.copy_(axes)
         self.points.copy_(self.place(feature))
-        self.category.copy_(category[chosen].unique(return_inverse=True)[1])
+        self.category.copy_(category[chosen])
         if group is not None:
             self.groups.copy_(group[chosen])
         self._calibrate(origin)

@@ -13,9 +13,10 @@ from pathlib import Path
 from debgcd.errors import DataError, UsageError
 from debgcd.run.model_folder import LABELS
 from debgcd.run.parts_file import PARTS
+from debgcd.run.so_far_file import SO_FAR
 from debgcd.system.files import read_json, readable, write_json
 
-FILES = ("model.safetensors", "config.json", "categories.json", "README.md", LABELS, PARTS)
+FILES = ("model.safetensors", "config.json", "categories.json", "README.md", LABELS, PARTS, SO_FAR)
 NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")  # USER/NAME
 LOCAL = ("start", "run.cache")  # keys of the configuration that name folders of the machine that trained
 

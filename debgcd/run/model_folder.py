@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -30,8 +31,10 @@ from debgcd.model.load import load_backbone
 from debgcd.model.network import Network
 from debgcd.model.parts import Parts
 from debgcd.novelty.base import DETECTOR, NoveltyThreshold
+from debgcd.novelty.so_far import SoFar
 from debgcd.run.categories import RESTORE, Category, own_categories, read_categories
 from debgcd.run.parts_file import read_parts
+from debgcd.run.so_far_file import read_so_far, write_so_far
 from debgcd.system.files import new_folder, read_json, readable, write_json, write_text
 from debgcd.system.machine import versions
 from debgcd.system.progress import escaped, say
@@ -54,6 +57,17 @@ class Model:
     labels: tuple[Label, ...] | None = None  # of the known classes, as given in Python; None: their ids
     novel: NoveltyThreshold | None = None  # None without a detector
     parts: Parts | None = None  # of categories that a reviewer split; these come after those of the network
+    so_far: SoFar | None = (
+        None  # the images of all categories, by which others look new; None in a model of an earlier version
+    )
+
+    @property
+    def sizes(self) -> Counter[str] | None:
+        """How many training images each category has, by its id; None if that is not in the model."""
+        if self.so_far is None or len(self.so_far.category) < self.images:
+            return None
+        ids = [each.merged_into or each.id for each in self.categories]
+        return Counter(ids[number] for number in self.so_far.category.tolist())
 
 
 def save_model(
@@ -66,10 +80,11 @@ def save_model(
     novel: NoveltyThreshold | None = None,
     labelled: int | None = None,
     scores: Mapping[str, Any] | None = None,
+    so_far: SoFar | None = None,
 ) -> None:
     """Write a model folder beside its place and rename it, so it is complete or absent.
 
-    images: number of training images. labels, novel: see `Model`. labelled, scores: for the card, see `model_card`.
+    images: number of training images. labels, novel, so_far: see `Model`. labelled, scores: for the card, see `model_card`.
     """
     known = sum(category.known for category in categories)
     with new_folder(folder) as new:
@@ -83,6 +98,7 @@ def save_model(
             "sha256": hashlib.sha256(content).hexdigest(),
         }
         facts["novel"] = None if novel is None else asdict(novel)
+        facts["so_far"] = None if so_far is None else write_so_far(new, so_far)
         write_json(new / "config.json", {**facts, "config": configuration.to_dict(config)})
         write_json(new / "categories.json", [category.to_json() for category in categories])
         if labels is not None:
@@ -147,8 +163,9 @@ def load_model(folder: Path, *, backbone: str | None, cache: Path, device: str =
         raise DataError(f"the model in {folder} does not fit its own configuration ({error}); restore it") from error
     labels = _read_labels(folder, [category.id for category in categories if category.known])
     network = network.to(pick_device(device))
-    parts = read_parts(folder, categories, trunk.width)
-    return Model(network, method, config, categories, facts["images"], facts["sha256"], labels, novel, parts)
+    parts, so_far = read_parts(folder, categories, trunk.width), read_so_far(folder, facts.get("so_far"), trunk.width)
+    so_far = None if so_far is None else so_far.to(pick_device(device))
+    return Model(network, method, config, categories, facts["images"], facts["sha256"], labels, novel, parts, so_far)
 
 
 def read_novel(folder: Path) -> NoveltyThreshold | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import shutil
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 TOP = 3  # categories listed per image
 NONE = 0.5  # none_p above which an image looks new
+NOTHING = ""  # stands for no category in `tally`
 
 # The order is fixed: a further column goes to the end, and files without it stay readable.
 COLUMNS: dict[str, type] = {
@@ -53,6 +55,7 @@ class Inference:
     top: NDArray[np.int64]  # (N, min(TOP, K)) categories, the most probable first
     probability: NDArray[np.float32]  # (N, min(TOP, K)) their probabilities
     novelty: NDArray[np.float32] | None = None  # (N,); None if no detector was run
+    points: NDArray[np.float16] | None = None  # (N, axes) where `SoFar` has the images; None if it was not asked
     # (N,) categories by each further classifier, by its name
     others: dict[str, NDArray[np.int64]] = field(default_factory=dict)
 
@@ -90,6 +93,11 @@ def prediction_table(
         filled |= {"looks_new": none_p > NONE, "none_p": none_p}
     table: Table = {name: filled[name].tolist() if name in filled else [None] * len(paths) for name in COLUMNS}
     return table | {"path": [str(path) for path in paths]}
+
+
+def tally(table: Table) -> Counter[str]:
+    """How many images are in each category, by its id; those that look new are under NOTHING instead."""
+    return Counter(NOTHING if new else id for id, new in zip(table["id"], table["looks_new"], strict=True))
 
 
 def rows_of(table: Table) -> list[Prediction]:

@@ -10,5 +10,6 @@
 - `checkpoint`: save and load the state of a run, and the best network
 - `evaluation`: the scores of a network against the truth
 - `finish`: the end of a run: unused categories, model/, evaluation.json, predictions.csv
+- `three_answers`: what looks new at the end, and the voters by which later images are judged
 - `continue_run`: training again from a reviewed run
 """

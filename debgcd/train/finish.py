@@ -26,6 +26,7 @@ from debgcd.train.continue_run import read_before
 from debgcd.train.evaluation import evaluate, infer_unlabelled
 from debgcd.train.loop import hook_context, run_hook
 from debgcd.train.setup import Setup
+from debgcd.train.three_answers import judge
 
 
 def prune(setup: Setup, config: Config, inference: Inference) -> Setup:
@@ -73,8 +74,8 @@ def finish(run: Run, setup: Setup, hard_labels: Mapping[str, Any]) -> None:
 
 def write_results(run: Run, setup: Setup, inference: Inference, scores: dict[str, Any] | None) -> None:
     """Write the final files of a run; predictions.csv comes last, so a folder that has it has them all."""
-    novel = fit_novelty_threshold(setup)
-    if distributed.rank():
+    judged = judge(run, setup, inference, fit_novelty_threshold(setup))
+    if judged is None:
         return
     k = setup.method.sizes.k  # smaller than the configuration's K if categories were dropped
     paths = [run.manifest.paths[row] for row in run.manifest.training_rows[setup.label < 0]]
@@ -82,10 +83,20 @@ def write_results(run: Run, setup: Setup, inference: Inference, scores: dict[str
     if before is not None:
         kept = before.name(kept, paths, inference.category)
     labelled, config, state = int((setup.label >= 0).sum()), replace(run.config, k=k), setup.network.state()
-    save_model(run.model, state, config, kept, len(setup.label), novel=novel, labelled=labelled, scores=scores)
+    save_model(
+        run.model,
+        state,
+        config,
+        kept,
+        len(setup.label),
+        novel=judged.novel,
+        labelled=labelled,
+        scores=scores,
+        so_far=judged.so_far,
+    )
     if scores is not None:
         write_evaluation(run, scores, k)
-    write_text(run.predictions, to_csv(prediction_table(paths, inference, kept, novel)))
+    write_text(run.predictions, to_csv(prediction_table(paths, inference, kept, judged.novel, judged.none_p)))
 
 
 def fit_novelty_threshold(setup: Setup) -> NoveltyThreshold | None:

@@ -12,9 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 from miniatures import draw
+from PIL import Image
 from quick import train_arguments
 
 from debgcd.cli import main
+from debgcd.data.manifest import Manifest
+from debgcd.novelty.so_far import Origin
 from debgcd.review.log import Log, read_review
 from debgcd.run.categories import categories, read_categories
 from debgcd.train.callbacks import Metrics
@@ -141,6 +144,54 @@ def test_more_images_and_names_as_labels(command: Command, reviewed: Path, share
     assert Path(rejected(read_review(reviewed).images)).name not in {
         Path(path).name.removeprefix("again-") for path in rows
     }
+
+
+def test_what_was_there_is_not_new_whether_it_has_a_label_or_not() -> None:
+    """A known class, a category named as a whole, one accepted in part, one that nobody judged, one rejected, one merged."""
+    counts = {
+        "cat": {"open": 3},
+        "new-01": {"accepted": 4},
+        "new-02": {"accepted": 1, "open": 2},
+        "new-03": {"open": 2},
+    }
+    earlier = [Earlier(id, id, id == "cat", id, False, count) for id, count in counts.items()]
+    earlier += [
+        Earlier("new-04", "new-04", False, "new-04", True, {}),
+        Earlier("new-05", "fox", False, "new-01", False, {}),
+    ]
+    labels = ("cat", "new-01", "new-02", None, None, None, None, None)
+    paths = tuple(Path(f"{i}.png") for i in range(8))
+    manifest = Manifest(paths, labels, (None,) * 8, ("train",) * 8, (None,) * 8)
+    rows = {"3.png": 0, "4.png": 2, "5.png": 3, "6.png": 5}  # 7.png is a new image
+    before = ReviewedRun("run", earlier, "new-06", rows)
+    category, origin = before.so_far(manifest)
+    assert category.tolist() == [0, 1, 2, 0, 2, 3, 1, -1]
+    assert origin[:3].tolist() == [Origin.GIVEN, Origin.NAMED, Origin.ACCEPTED]
+    assert (origin[3:7] == Origin.FOUND).all()
+    assert before.placed(manifest).tolist() == [-1, -1, -1, 0, 2, -1, 1, -1]
+
+
+def test_new_images_of_nothing_that_was_there_look_new(
+    command: Command, reviewed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that was found is named; of the images that come then, half show something else."""
+    run, more = Path(shutil.copytree(reviewed, tmp_path / "first")), tmp_path / "more"
+    with Log(run) as log:
+        for one in ("new-01", "new-02", "new-04"):
+            log.act({"act": "name", "category": one, "name": f"kind {one}"})
+    for i in range(20):
+        draw(more / f"owl-{i}.png", "owl", 700 + i)
+        Image.effect_mandelbrot((24, 24), (-2 - i / 30, -1.5, 1, 1.5), 60).convert("RGB").save(more / f"other-{i}.png")
+    steps = ("--method", "pim", "--set", "k=8")
+    said = command("train", "--from", run, more, "-o", tmp_path / "run", "--no-report", *steps)
+    assert said.code == 0, said.err
+    rows = table(tmp_path / "run" / "predictions.csv")
+    new = {Path(path).name: row["looks_new"] == "true" for path, row in rows.items()}
+    came = {name: found for name, found in new.items() if "-" in name}
+    assert len(came) == 40 and not any(found for name, found in new.items() if name not in came)
+    assert sum(found for name, found in came.items() if "other" in name) >= 16
+    assert sum(found for name, found in came.items() if "owl" in name) <= 5
+    assert {float(row["none_p"]) > 0.5 for path, row in rows.items() if new[Path(path).name]} == {True}
 
 
 WRONG = {

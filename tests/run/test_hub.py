@@ -37,7 +37,7 @@ def test_a_pushed_model_answers_as_the_run(hub: Hub, shared_runs: SharedRuns, tm
     assert done.code == 0, done.err
     assert done.out.strip() == f"{hub.address}/anna/pond/commit/{hub.commit('anna/pond')}"
     files = hub.files["anna/pond"]
-    assert set(files) == {"model.safetensors", "config.json", "categories.json", "README.md"}
+    assert set(files) == {"model.safetensors", "config.json", "categories.json", "README.md", "so_far.safetensors"}
     assert files["model.safetensors"] == (run / "model" / "model.safetensors").read_bytes()
     card = yaml.safe_load(files["README.md"].decode().split("---")[1])
     assert card["library_name"] == "debgcd"

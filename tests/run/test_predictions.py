@@ -13,6 +13,7 @@ from debgcd.run.categories import Category, categories
 from debgcd.run.model_folder import NoveltyThreshold
 from debgcd.run.predictions import (
     COLUMNS,
+    NOTHING,
     REVIEWED_COLUMNS,
     Inference,
     Table,
@@ -21,6 +22,7 @@ from debgcd.run.predictions import (
     prediction_table,
     read_predictions,
     rows_of,
+    tally,
     to_csv,
     to_parquet,
 )
@@ -44,14 +46,16 @@ ODD = [
 ]
 
 
-def odd_table(novelty: bool = True) -> Table:
+def odd_table(novelty: bool = True, none: bool = False) -> Table:
     """One image per odd name, as its path, as a category's id and as another one's name."""
     found = [Category(i, text, ODD[-1 - i], i % 2 == 0) for i, text in enumerate(ODD)]
     count, random = len(ODD), np.random.default_rng(0)
     top = np.stack([(np.arange(count) + rank) % count for rank in range(3)], 1)
     scores = random.random(count, np.float32) if novelty else None
     inference = Inference(top, random.random((count, 3), np.float32), scores)
-    return prediction_table([Path("/photos") / text for text in ODD], inference, found, NoveltyThreshold(0.5, 0.1))
+    none_p = random.random(count, np.float32) if none else None
+    paths = [Path("/photos") / text for text in ODD]
+    return prediction_table(paths, inference, found, NoveltyThreshold(0.5, 0.1), none_p)
 
 
 def rounded(table: Table) -> Table:
@@ -60,6 +64,15 @@ def rounded(table: Table) -> Table:
         name: [value if value is None or COLUMNS[name] is not float else float(f"{value:.6f}") for value in values]
         for name, values in table.items()
     }
+
+
+@pytest.mark.parametrize("novelty", [True, False])
+def test_what_fits_nothing_looks_new_whatever_its_novelty(novelty: bool) -> None:
+    table = odd_table(novelty, none=True)
+    assert table["looks_new"] == [p > 0.5 for p in table["none_p"]]
+    counts = tally(table)
+    assert counts[NOTHING] == sum(table["looks_new"]) and counts.total() == len(ODD)
+    assert all(counts[id] == (not new) for id, new in zip(table["id"], table["looks_new"], strict=True))
 
 
 @pytest.mark.parametrize("novelty", [True, False])
@@ -106,9 +119,9 @@ def test_the_text_of_a_table(tmp_path: Path) -> None:
     inference = Inference(np.array([[1, 0], [0, 1]]), np.array([[0.75, 0.25], [2 / 3, 1 / 3]], np.float32))
     table = prediction_table([Path("a,b.png"), Path("=c.png")], inference, categories(("cat",), 2), None)
     assert to_csv(table) == (
-        "path,category,id,name,known,confidence,novelty,top1_id,top1_p,top2_id,top2_p,top3_id,top3_p,looks_new\n"
-        '"a,b.png",1,new-01,new-01,false,0.750000,,new-01,0.750000,cat,0.250000,,,\n'
-        "'=c.png,0,cat,cat,true,0.666667,,cat,0.666667,new-01,0.333333,,,\n"
+        "path,category,id,name,known,confidence,novelty,top1_id,top1_p,top2_id,top2_p,top3_id,top3_p,looks_new,none_p\n"
+        '"a,b.png",1,new-01,new-01,false,0.750000,,new-01,0.750000,cat,0.250000,,,,\n'
+        "'=c.png,0,cat,cat,true,0.666667,,cat,0.666667,new-01,0.333333,,,,\n"
     )
 
 
@@ -146,7 +159,7 @@ def test_no_rows_and_further_columns(tmp_path: Path) -> None:
         (b"false", b"no", "row 1: known is 'no', not true or false"),
         (b",1,new", b",one,new", "row 1: category is 'one', not a whole number"),
         (b",known,", b",familiar,", "it has no column known"),
-        (b"cat,0.25", b"cat;0.25", "row 1 has 13 fields, expected 14"),
+        (b"cat,0.25", b"cat;0.25", "row 1 has 14 fields, expected 15"),
         (b"a.png", b'"a.png', "unexpected end of data"),
         (b"a.png", b"\xff.png", "invalid start byte"),
     ],
