@@ -49,6 +49,7 @@ LEAST_RANK = 2.0  # effective dimensions of the features
 LEAST_SPREAD = 0.01  # standard deviation of the novelty of all images
 LARGEST_SHARE = 0.5  # of the images in one category; only a problem if it also grew by GROWN
 GROWN = 0.25  # increase of that share since the start
+NAMES_LOST = 0.2  # by which the classifier may be worse than the nearest labelled image
 AGREEMENT_LOST = 0.15  # decrease of the agreement since the start, in addition to what chance explains
 
 
@@ -307,6 +308,7 @@ class Signs:
     spread: float | None  # standard deviation of the novelty of unlabelled images
     held_out: float | None  # accuracy on labelled images that the loss never sees
     agreement: float | None  # share of unlabelled images that classifier and vote put on the same side
+    neighbours: float | None = None  # as held_out, if each image took the class of the nearest labelled one
 
     @property
     def score(self) -> float:
@@ -365,6 +367,10 @@ class Watch(Callback):
             checkpoint.keep_best(self._healthy, step, self._setup.network, signs.score + 1e-9 * step)
         if self.problem is not None:
             say(f"warning: after {step} steps {self.problem}")
+        lost = names_lost(signs, int(self._setup.held_out.sum())) if step == max(self._at) else None
+        if lost is not None:
+            say(f"warning: {lost}")
+            self._labels = [*self._labels, lost]
         self._write()
 
     def _judge(self, signs: Signs) -> str | None:
@@ -411,7 +417,7 @@ class Watch(Callback):
         unlabelled = torch.from_numpy(setup.label[rows] < 0).to(feature.device)
         before = remembered(network)
         novelty = method.novelty(output) if before is None else before[torch.from_numpy(rows).to(before.device)]
-        largest = accuracy = agreement = None
+        largest = accuracy = agreement = neighbours = None
         if not method.clusters:
             category = next(iter(method.scores(output).values())).argmax(1)
             largest = float(torch.bincount(category[unlabelled], minlength=1).amax() / unlabelled.sum().clamp_min(1))
@@ -419,11 +425,12 @@ class Watch(Callback):
             if held_out.any():
                 label = torch.from_numpy(setup.label[rows]).to(feature.device)
                 accuracy = float((category == label)[held_out].double().mean())
+                neighbours = by_the_nearest(feature, label, held_out)
             if before is not None and novelty is not None:
                 same_side = (category >= setup.known) == (novelty > 0.5)
                 agreement = float(same_side[unlabelled].double().mean())
         spread = None if novelty is None else float(novelty[unlabelled].double().std(correction=0))
-        return Signs(effective_rank(feature), largest, spread, accuracy, agreement)
+        return Signs(effective_rank(feature), largest, spread, accuracy, agreement, neighbours)
 
 
 def _read(run: Run) -> tuple[dict[str, dict[str, Any]], list[str]]:
@@ -444,6 +451,28 @@ def effective_rank(feature: Tensor) -> float:
     gram = centred @ centred.T if len(centred) < centred.shape[1] else centred.T @ centred
     total = float(gram.diagonal().sum())
     return total**2 / float(gram.square().sum()) if total > 1e-9 * len(unit) else 1.0
+
+
+def by_the_nearest(feature: Tensor, label: Tensor, held_out: Tensor) -> float | None:
+    """The share of held-out images whose nearest other labelled image is of their class; None without others.
+
+    feature (n, width); label (n,), -1 for none; held_out (n,) bool.
+    """
+    unit, others = normalize(feature, dim=1), (label >= 0) & ~held_out
+    if not others.any():
+        return None
+    nearest = (unit[held_out] @ unit[others].T).argmax(1)
+    return float((label[others][nearest] == label[held_out]).double().mean())
+
+
+def names_lost(end: Signs, held_out: int) -> str | None:
+    """A sentence if the trained classifier gives held-out images their own class much less often than their neighbours do."""
+    if end.held_out is None or end.neighbours is None or end.held_out > end.neighbours - NAMES_LOST - _chance(held_out):
+        return None
+    return (
+        f"of {held_out} labelled images kept out of training, the classifier gives {100 * end.held_out:.0f} % their class, "
+        f"their nearest labelled images {100 * end.neighbours:.0f} %; names of known classes may be mixed up"
+    )
 
 
 def problem(now: Signs, start: Signs, held_out: int, unlabelled: int) -> str | None:

@@ -14,7 +14,7 @@ import torch
 from miniatures import draw
 
 from debgcd.train import callbacks as health
-from debgcd.train.callbacks import Signs, effective_rank, problem
+from debgcd.train.callbacks import Signs, by_the_nearest, effective_rank, names_lost, problem
 from debgcd.train.setup import held_out
 
 FINE = Signs(rank=20.0, largest=0.2, spread=0.3, held_out=0.9, agreement=0.9)
@@ -89,6 +89,31 @@ def test_a_run_is_looked_at_before_its_first_step_and_six_times_after(
     found = json.loads((tmp_path / "run" / "health.json").read_text())
     assert json.loads((tmp_path / "run" / "evaluation.json").read_text())["health"] == found
     assert list(found["signs"]) == ["0", "2", "4", "6", "8", "10", "12"]
+
+
+def test_names_are_lost_where_the_nearest_labelled_images_know_better() -> None:
+    assert names_lost(replace(FINE, neighbours=0.95), 100) is None
+    assert names_lost(replace(FINE, held_out=0.7, neighbours=0.95), 100) is None  # 0.2 and what chance explains
+    said = names_lost(replace(FINE, held_out=0.5, neighbours=0.95), 100)
+    assert said is not None and "gives 50 % their class, their nearest labelled images 95 %" in said
+    assert names_lost(replace(FINE, held_out=0.5), 100) is None  # no other labelled image
+
+
+def test_the_nearest_other_labelled_image_decides() -> None:
+    feature = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9], [1.0, 0.05]])
+    label, held = torch.tensor([0, 1, 1, 1, 0]), torch.tensor([False, True, False, True, False])
+    assert by_the_nearest(feature, label, held) == 0.5  # the second lies among the images of class 0
+    assert by_the_nearest(feature, label, label >= 0) is None
+
+
+def test_lost_names_are_said_once_at_the_end(
+    train: Callable[..., object], shared_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health, "names_lost", lambda end, held_out: "the test says so")
+    said = train(shared_csv, tmp_path / "run", schedule__steps=2)
+    found = json.loads((tmp_path / "run" / "health.json").read_text())
+    assert found["labels"] == ["the test says so"] and not found["healthy"]
+    assert said.err.count("warning: the test says so") == 1 and "Warning: the test says so." in said.out
 
 
 def failing_after(step: int) -> Callable[[Signs, Signs, int, int], str | None]:
