@@ -44,10 +44,10 @@ from debgcd.train.callbacks import (
     Log,
     Metrics,
     Utilisation,
-    Watch,
     stop_requests,
 )
 from debgcd.train.setup import Setup
+from debgcd.train.watch import Watch
 
 
 def step(

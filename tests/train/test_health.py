@@ -13,9 +13,9 @@ import pytest
 import torch
 from miniatures import draw
 
-from debgcd.train import callbacks as health
-from debgcd.train.callbacks import Signs, by_the_nearest, effective_rank, names_lost, problem
+from debgcd.train import watch as health
 from debgcd.train.setup import held_out
+from debgcd.train.watch import Signs, by_the_nearest, effective_rank, names_lost, problem
 
 FINE = Signs(rank=20.0, largest=0.2, spread=0.3, held_out=0.9, agreement=0.9)
 
