@@ -33,6 +33,7 @@ examples:
   debgcd train --benchmark cub --root data/       a published data set with its published split (see debgcd fetch)
   debgcd evaluate runs/photos                     accuracy on images whose true class is known
   debgcd predict runs/photos more/ -o out.csv     assign new images to the categories
+  debgcd add runs/photos next_week/               add them to the run; what fits nothing becomes new categories
   debgcd report runs/photos                       write the run's report again: one page, to open or to send
   debgcd review runs/photos                       review the categories in a page: select, name, merge, split, undo
   debgcd name runs/photos new-03=lynx              names for categories; new-04+new-07=fox merges two
@@ -56,7 +57,19 @@ COMMANDS = {name: name for name in ("demo", "check", "fetch", "config", "methods
 COMMANDS |= {"estimate-k": "estimate_k", "train": "train", "resume": "train"}
 COMMANDS |= {
     name: name
-    for name in ("evaluate", "predict", "report", "review", "name", "export", "push", "reproduce", "bench", "doctor")
+    for name in (
+        "evaluate",
+        "predict",
+        "add",
+        "report",
+        "review",
+        "name",
+        "export",
+        "push",
+        "reproduce",
+        "bench",
+        "doctor",
+    )
 }
 # Commands that share their work among ranks; any other one runs on rank 0 alone.
 RANKED = {"train", "resume", "evaluate", "predict", "reproduce"}

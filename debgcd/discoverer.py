@@ -6,6 +6,7 @@ import html
 import operator
 import os
 import tempfile
+import uuid
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -24,6 +25,7 @@ from debgcd.data.image.decode import Reason
 from debgcd.data.manifest import Manifest, from_arrays, from_paths, label_text
 from debgcd.data.python_inputs import given_column, given_images, labels_of_frame
 from debgcd.errors import UsageError
+from debgcd.grow.add import add
 from debgcd.grow.splits import carry_splits, open_model
 from debgcd.infer import predict as prediction
 from debgcd.report.inline import Page, gallery
@@ -137,6 +139,23 @@ class Discoverer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         config = configuration.compose(preset, None, backbone, method=self.method, quality=self.quality)
         changes: list[Mapping[str, Any]] = [] if self.cache is None else [{"run": {"cache": os.fspath(self.cache)}}]
         return configuration.override_all(config, [(each, "Discoverer") for each in (*changes, overrides, fixed)])
+
+    def partial_fit(self, X: Images) -> Discoverer:
+        """Add images to the run without training, as `debgcd add` does; sets `labels_`, the category of each of them.
+
+        What was assigned before does not change; what fits no category becomes new ones. It needs the run, not a model alone.
+        """
+        self._fitted()
+        _require_own_threads()
+        if self._folder is None:
+            raise UsageError("partial_fit needs its run, and this is a model alone; load the run's folder")
+        X = given_images(X)
+        cache = cache_folder(self.cache)
+        place = self._folder / "images" / f"added-{uuid.uuid4().hex[:8]}"
+        add(self._folder, _listed(X, place), cache)
+        self._model = replace(open_model(self._folder, cache), labels=self._fitted().labels)
+        self.labels_ = self.predict(X)
+        return self
 
     def predict(self, X: Images) -> NDArray[np.int64]:
         """The category of each image, (N,); -1 for a file that cannot be used."""

@@ -28,7 +28,7 @@ ROOMS = [
     {"cluster"},
     {"methods"},
     {"config"},
-    {"run", "review.state", "review.log"},
+    {"run", "review.state", "review.replay", "review.log"},
     {"infer"},
     {"train"},
     {"grow"},

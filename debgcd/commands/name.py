@@ -11,7 +11,7 @@ from debgcd.errors import UsageError
 from debgcd.system.progress import escaped, say
 
 if TYPE_CHECKING:
-    from debgcd.review.state import Review
+    from debgcd.review.replay import Review
 
 NO_WORDS = Path()  # `--suggest` without a file
 

@@ -26,9 +26,15 @@ def add(subparsers: Subparsers) -> None:
 def push(options: argparse.Namespace) -> None:
     """`debgcd push`."""
     from debgcd.grow.splits import carry_splits
+    from debgcd.review.log import added_batches
     from debgcd.run.hub import push
     from debgcd.system.machine import cache_folder
+    from debgcd.system.progress import say
 
     carry_splits(options.run, cache_folder(None))
+    if (options.run / "model").is_dir() and added_batches(options.run):
+        say(
+            f"this is the model before the batches of {options.run / 'added'}; for the one after them, push what Discoverer.load(RUN).save saves"
+        )
     folder = options.run / "model" if (options.run / "model").is_dir() else options.run
     print(push(folder, options.name, private=options.private))

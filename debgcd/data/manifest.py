@@ -260,7 +260,12 @@ def manifest_text(manifest: Manifest) -> str:
 
 def write_skipped(skipped: Iterable[Skipped], path: Path) -> None:
     """Write file, reason as CSV, atomically."""
-    write_text(path, csv_text(("file", "reason"), ((entry.file, entry.reason) for entry in skipped)))
+    write_text(path, skipped_text(skipped))
+
+
+def skipped_text(skipped: Iterable[Skipped]) -> str:
+    """The CSV that `write_skipped` writes."""
+    return csv_text(("file", "reason"), ((entry.file, entry.reason) for entry in skipped))
 
 
 def from_paths(

@@ -39,7 +39,7 @@ def write_hf(run: Run, out: Path, link: str) -> None:
     """Hugging Face's imagefolder: images/ and metadata.csv with a column file_name."""
     with new_folder(out) as new:
         found = _put(run, new / "images", link)
-        head = ["file_name", "label", "id", "known", "labelled", "confidence", "novelty", "review"]
+        head = ["file_name", "label", "id", "known", "labelled", "confidence", "novelty", "review", "added"]
         rows = [
             [
                 f"images/{name}",
@@ -50,6 +50,7 @@ def write_hf(run: Run, out: Path, link: str) -> None:
                 item.confidence,
                 item.novelty,
                 item.review,
+                item.added,
             ]
             for name, item in found
         ]
@@ -65,7 +66,7 @@ def write_fiftyone(run: Run, out: Path, link: str) -> None:
         labels = {}
         for name, item in found:
             attributes = {"id": item.category.id, "known": item.category.known, "labelled": item.row is None}
-            attributes |= {"review": item.review}
+            attributes |= {"review": item.review} | ({} if item.added is None else {"added": item.added})
             attributes |= {} if item.novelty is None else {"novelty": item.novelty}
             given: dict[str, object] = {"label": number[item.category.category], "attributes": attributes}
             if item.confidence is not None:

@@ -54,6 +54,11 @@ class Item:
         return ACCEPTED if self.row is None else self.row["review"]
 
     @property
+    def added(self) -> str | None:
+        """The batch that it came with; None for an image of the run itself."""
+        return None if self.row is None else self.row["added"]
+
+    @property
     def confidence(self) -> float | None:
         return None if self.row is None else self.row["confidence"]
 

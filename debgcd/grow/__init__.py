@@ -1,5 +1,7 @@
-"""What a finished run learns without training: splits of a reviewer.
+"""What a finished run learns without training: splits of a reviewer, and batches of new images.
 
 - `features`: the features of a run's images by its network, kept in the cache
+- `add`: a batch of new images into a run
+- `discover`: categories among images that fit nothing so far
 - `splits`: the model of a run, with the parts of categories that a reviewer split
 """

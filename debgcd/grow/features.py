@@ -16,7 +16,7 @@ from torch import Tensor
 from debgcd.data.scan import scan
 from debgcd.errors import DataError
 from debgcd.infer.infer import features
-from debgcd.run.directory import IMAGES, Run, unusable_images
+from debgcd.run.directory import IMAGES, Run, open_run, unusable_images
 from debgcd.system.files import read_sealed, write_sealed
 from debgcd.system.progress import progress, say
 from debgcd.train.train import open_setup
@@ -30,7 +30,15 @@ Answer = TypeVar("Answer")
 
 
 def run_features(run: Run, cache: Path) -> Tensor:
-    """(N, width) features of the training images of a run, in half precision; 0 for those that cannot be used any more."""
+    """(N, width) features of the training images of a run, in half precision; 0 for those that cannot be used any more.
+
+    Those of images that were added come with their batch.
+    """
+    own = _own_features(open_run(run.folder), cache)
+    return torch.cat([own, *(torch.from_numpy(batch.features()) for batch in run.added)])
+
+
+def _own_features(run: Run, cache: Path) -> Tensor:
     place = cache / FOLDER / f"{_key(run)}{SUFFIX}"
     if place.is_file():
         try:

@@ -14,9 +14,9 @@ from torch.nn.functional import normalize
 
 from debgcd.errors import UsageError
 from debgcd.grow.features import run_features
-from debgcd.review.log import carry, divided
-from debgcd.run.directory import open_run
-from debgcd.run.model_folder import Model, load_model
+from debgcd.review.log import added_batches, carry, divided, outcome, read_review
+from debgcd.run.directory import finished_run
+from debgcd.run.model_folder import Grown, Model, load_model
 from debgcd.run.parts_file import PARTS, parts_review, write_parts
 from debgcd.system.files import turn
 from debgcd.system.progress import say
@@ -38,7 +38,10 @@ def open_model(folder: Path, cache: Path, backbone: str | None = None, device: s
         return load_model(folder, backbone=backbone, cache=cache, device=device)
     carry(folder)
     carry_splits(folder, cache)
-    return load_model(inner, backbone=backbone, cache=cache, device=device)
+    grown = None
+    if batches := added_batches(folder):
+        grown = Grown(batches[-1].heads(), outcome(read_review(folder)), batches[-1].so_far)
+    return load_model(inner, backbone=backbone, cache=cache, device=device, grown=grown)
 
 
 def carry_splits(folder: Path, cache: Path) -> None:
@@ -63,7 +66,7 @@ def carry_splits(folder: Path, cache: Path) -> None:
 
 
 def _write(folder: Path, found: Divided, digest: str, cache: Path) -> None:
-    run = open_run(folder)
+    run = finished_run(folder)
     feature = run_features(run, cache)
     row = {str(path): i for i, path in enumerate(run.manifest.training_paths)}
     labels = run.manifest.training_labels

@@ -87,15 +87,16 @@ def infer_shared(
 
 @torch.no_grad()
 def infer_features(
-    network: Network, method: Method, feature: Tensor, heads: Collection[str] | None = None
+    network: Network,
+    method: Method,
+    feature: Tensor,
+    heads: Collection[str] | None = None,
+    parts: Parts | None = None,
 ) -> Inference:
-    """As `infer_shared`, from features (N, width) on rank 0; other ranks pass no rows."""
+    """As `infer_shared`, from features (N, width) on rank 0; other ranks pass no rows. parts: as for `infer`."""
     names = _head_names(network, method, heads)
-    return _shared(
-        _join_outputs(
-            method, (network.from_feature(rows, names) for rows in feature.split(FEATURES_PER_BLOCK) if len(rows))
-        )
-    )
+    blocks = (network.from_feature(rows, names) for rows in feature.split(FEATURES_PER_BLOCK) if len(rows))
+    return _shared(_join_outputs(method, blocks, parts))
 
 
 def _shared(own: Inference) -> Inference:

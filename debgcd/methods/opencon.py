@@ -63,9 +63,12 @@ class NearestPrototype(Classifier):
         self._projection = (projection,)  # in a tuple, so that its parameters are not registered twice
         self.register_buffer("weight", torch.zeros(categories, projection.out))
 
+    def place(self, feature: Tensor) -> Tensor:
+        return self._projection[0](feature)
+
     def forward(self, feature: Tensor) -> Tensor:
         """(N, width) -> (N, K)."""
-        return linear(self._projection[0](feature), normalize(self.weight, dim=1))
+        return linear(self.place(feature), normalize(self.weight, dim=1))
 
 
 class OpenCon(Method):

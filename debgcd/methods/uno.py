@@ -18,6 +18,7 @@ from debgcd import losses
 from debgcd.config.schedules import Progress
 from debgcd.config.schema import Options, option
 from debgcd.data.views import PLAIN, SMALL, Kinds
+from debgcd.errors import UsageError
 from debgcd.methods.base import About, Batch, Context, Loss, Method
 from debgcd.methods.shared import memory_of
 from debgcd.model.heads import Classifier, Projection, Prototypes, reset
@@ -97,6 +98,11 @@ class BestHead(Classifier):
         new = heads.new[2 * int(self.get_buffer("best"))]
         assert isinstance(new, Prototypes)
         return torch.block_diag(*(normalize(head.weight, dim=1) for head in (heads.known, new)))
+
+    def grow(self, feature: Tensor, category: Tensor, more: int) -> None:
+        raise UsageError(
+            "the heads of uno have no place for more categories; train again with them: debgcd train --from RUN PATH"
+        )
 
     def keep(self, categories: list[int]) -> None:
         heads = self._heads[0]

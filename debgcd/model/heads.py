@@ -24,6 +24,20 @@ class Classifier(nn.Module):
         """Drop all other categories; a known class is never dropped."""
         self.weight.data = self.weight.data[categories]
 
+    def place(self, feature: Tensor) -> Tensor:
+        """Features as the rows see them: (N, width) -> (N, ...), unit rows."""
+        return normalize(feature, dim=1)
+
+    def grow(self, feature: Tensor, category: Tensor, more: int) -> None:
+        """Add categories, each at the mean of its images; the others stay as they are.
+
+        feature: (N, width); category: (N,) in 0..more-1. A row is as long as the others are on average.
+        """
+        points = self.place(feature)
+        sums = points.new_zeros(more, points.shape[1]).index_add_(0, category, points)
+        rows = normalize(sums, dim=1) * self.weight.data.norm(dim=1).mean()
+        self.weight.data = torch.cat([self.weight.data, rows.to(self.weight)])
+
 
 class Prototypes(Classifier):
     """Eq. 1 and 8 before the softmax: cosines between the feature and K unit-length prototypes.
@@ -83,9 +97,12 @@ class Settled(Classifier):
         self.directions.zero_()[:, : directions.shape[1]] = directions
         self.weight.zero_()[:, : weight.shape[1]] = weight
 
+    def place(self, feature: Tensor) -> Tensor:
+        return normalize((feature - self.mean) @ self.directions, dim=1)
+
     def forward(self, feature: Tensor) -> Tensor:
         """(N, width) -> (N, K)."""
-        return linear(normalize((feature - self.mean) @ self.directions, dim=1), self.weight)
+        return linear(self.place(feature), self.weight)
 
 
 class MLP(nn.Module):

@@ -111,6 +111,7 @@ def page_data(look: Look, cache: Path) -> dict[str, Any]:
         "confidence": column("confidence"),
         "novelty": column("novelty"),
         "looks_new": [value is True for value in looks_new] if set(looks_new) - {None} else None,
+        "added": [row.get("added") for row in rows] if look.run.added else None,
         "next": [_next(row, index) for row in rows],
         "truth": truths if look.run.manifest.has_truth else None,
         "x": place[0],
@@ -201,6 +202,9 @@ def _cards(look: Look) -> list[tuple[str, object, str]]:
         ("trusted new categories", trusted, f"trust of {100 * TRUSTED:.0f} % or more"),
         ("skipped files", skipped, "see Setup" if skipped else "every file could be used"),
     ]
+    if look.run.added:
+        came = ", ".join(f"{len(batch.manifest)} in {batch.number}" for batch in look.run.added)
+        cards.append(("added since", sum(len(batch.manifest) for batch in look.run.added), f"images: {came}"))
     if look.run.evaluation.exists():
         accuracy = read_evaluation(look.run).get("unlabelled", {}).get("gcd", {}).get("accuracy", {})
         shown = {name: f"{100 * value:.1f}" for name, value in accuracy.items() if value is not None}

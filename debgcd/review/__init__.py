@@ -1,6 +1,7 @@
 """A reviewer's acts: `page` is the page to make them in.
 
-- `state`: the acts and the state that is their replay
+- `state`: the acts, and what each changes
+- `replay`: the state that a log of acts leads to
 - `log`: decisions.jsonl on disk, and predictions as a reviewer left them
 - `suggest_names`: what new categories look like, and words that fit them
 - `page`: the page and its server

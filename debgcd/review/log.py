@@ -12,17 +12,20 @@ import hashlib
 import json
 import os
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from debgcd.errors import DataError, UsageError
-from debgcd.review.state import REJECTED, Line, Review, replay
+from debgcd.review.replay import Review, replay
+from debgcd.review.state import REJECTED, Line
+from debgcd.run.added import ADDED, Batch, read_batch
 from debgcd.run.categories import RESTORE, Category, own_categories, read_categories
-from debgcd.run.predictions import Prediction, read_predictions, rows_of
+from debgcd.run.predictions import COLUMNS, Prediction, Table, read_predictions, rows_of
 from debgcd.system.files import lock, named_errors, parse_json, read_json, readable, write_json
 
 LOG = "decisions.jsonl"
@@ -32,7 +35,24 @@ def read_review(run: Path) -> Review:
     """The state of a finished run: what its model said, and what the log says of it."""
     predicted, categories, adopted = read_base(run)
     lines = read_log(run / LOG)[0] if (run / LOG).exists() else adopted
-    return replay(predicted, categories, lines)
+    return replay(predicted, categories, lines, partial(read_batch, run))
+
+
+def added_batches(run: Path) -> list[Batch]:
+    """The batches of images that were added to a finished run and not taken back, in their order."""
+    if not (run / ADDED).is_dir():
+        return []
+    review = read_review(run)
+    return [read_batch(run, line) for line in review.added if line["id"] not in review.problems]
+
+
+def joined_predictions(run: Path, columns: Collection[str] = tuple(COLUMNS)) -> Table:
+    """What the model of a finished run said of its images, and of those of each batch when that came."""
+    table = read_predictions(run / "predictions.csv", columns)
+    for batch in added_batches(run):
+        more = batch.predictions(columns)
+        table = {name: [*values, *more[name]] for name, values in table.items()}
+    return table
 
 
 def read_base(run: Path) -> tuple[dict[str, str], list[Category], list[Line]]:
@@ -54,16 +74,18 @@ def read_base(run: Path) -> tuple[dict[str, str], list[Category], list[Line]]:
 def reviewed_predictions(run: Path) -> tuple[list[Prediction], list[Category]]:
     """The rows of a finished run's predictions.csv and its categories, both as a reviewer left them.
 
-    A row has one more column, `review`: open, accepted or rejected. The file itself stays what the model said.
+    A row has two more columns: `review`, which is open, accepted or rejected, and `added`, the batch that the image came with. The file
+    itself stays what the model said.
     """
     review = read_review(run)
     categories = outcome(review)
     by_id = {category.id: category for category in categories}
-    rows = rows_of(read_predictions(run / "predictions.csv"))
+    rows = rows_of(joined_predictions(run))
+    came = {image: batch.number for batch in added_batches(run) for image in batch.assigned}
     for row in rows:
         category = by_id[review.category[row["path"]]]
         row |= {"category": category.category, "id": category.id, "name": category.name, "known": category.known}
-        row["review"] = review.status(row["path"])
+        row |= {"review": review.status(row["path"]), "added": came.get(row["path"])}
     return rows, categories
 
 
@@ -120,8 +142,10 @@ class Log:
     ...     log.act({"act": "name", "category": "new-03", "name": "lynx"})
     """
 
-    def __init__(self, run: Path):
+    def __init__(self, run: Path, batches: bool = True):
+        """batches: False to open it also if what was added is damaged; what was said of these images does not apply then."""
         self.run = run
+        self._batches = partial(read_batch, run) if batches else None
         self._stack = ExitStack()
         self._said: list[Category] = []  # what categories.json says already
         self.behind = ""  # why categories.json does not say what the log does; empty where it does
@@ -130,12 +154,12 @@ class Log:
         with ExitStack() as stack:
             if not self.run.is_dir():
                 raise UsageError(f"there is no run directory {self.run}")
-            stack.enter_context(lock(self.run, "reviewing the run"))
+            stack.enter_context(lock(self.run, "reviewing the run or adding to it"))
             predicted, categories, adopted = read_base(self.run)
             there = (self.run / LOG).exists()
             lines, self._end = read_log(self.run / LOG)
             self._digest = hashlib.sha256(b"")
-            self.review = replay(predicted, categories, lines)
+            self.review = replay(predicted, categories, lines, self._batches)
             with named_errors(self.run / LOG):
                 self._file = stack.enter_context(open(self.run / LOG, "a+b", buffering=0))
                 self._file.truncate(self._end)
@@ -180,7 +204,7 @@ class Log:
     def trial(self) -> Review:
         """The same state, to try acts on that are not saved yet."""
         predicted, categories, _ = read_base(self.run)
-        return replay(predicted, categories, read_log(self.run / LOG)[0])
+        return replay(predicted, categories, read_log(self.run / LOG)[0], self._batches)
 
     def add(self, other: Path) -> list[Line]:
         """Append the lines of another log that this one does not have; returns them. See `Review.problems`."""
@@ -243,9 +267,11 @@ class Log:
 
 
 def outcome(review: Review) -> list[Category]:
-    """All categories as the reviewer left them: the model's in their order, then those that began in the review."""
+    """All categories as the reviewer left them: the model's in their order, those added since, then those that began in the review."""
     found = []
-    for number, one in enumerate(review.categories.values()):
+    every = review.categories.values()
+    in_order = sorted(every, key=lambda one: len(every) if one.category is None else one.category)
+    for number, one in enumerate(in_order):
         lives = review.living(one.id)
         merged = None if lives is one else lives.id
         found.append(Category(number, one.id, lives.name, one.known, merged, begun=one.category is None))
@@ -257,7 +283,8 @@ def divided(run: Path) -> dict[str, dict[str, list[str]]]:
 
     category of the model -> category after the review -> images. Images that were rejected one by one are in none.
     """
-    predicted, review = read_base(run)[0], read_review(run)
+    review = read_review(run)
+    predicted = read_base(run)[0] | {image: id for batch in added_batches(run) for image, id in batch.assigned.items()}
     found: dict[str, dict[str, list[str]]] = {}
     for image, id in predicted.items():
         if review.mark.get(image) != REJECTED:
@@ -289,9 +316,13 @@ def carry(run: Path) -> None:
 
 
 def _write_outcome(run: Path, review: Review) -> None:
-    """Names, merged categories and those that began in the review into model/categories.json: the model is used without its run, too."""
+    """Names, merged categories and those that began in the review into model/categories.json: the model is used without its run, too.
+
+    It is the model before any batch was added.
+    """
     place = run / "model" / "categories.json"
-    entries = [one.to_json() for one in outcome(review)]
+    kept = [one for one in outcome(review) if one.begun or one.category < review.of_model]
+    entries = [replace(one, category=number).to_json() for number, one in enumerate(kept)]
     if read_json(place) != entries:
         write_json(place, entries)
 

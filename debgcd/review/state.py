@@ -1,19 +1,16 @@
-"""The acts of a review, what each changes, and the state that a log of them leads to.
-
-The state is a replay of the acts in their order, without those that are undone, so two logs can be merged line by line. An
-act that does not apply is kept and reported.
-"""
+"""The acts of a review, and what each changes."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from debgcd.errors import DataError, UsageError, suggest
+from debgcd.run.added import Batch
 from debgcd.run.categories import Category
 
 OPEN, ACCEPTED, REJECTED = "open", "accepted", "rejected"
@@ -24,6 +21,8 @@ AHEAD = 10_000  # how far above the largest id a new one may be
 MOST_PARTS = 100  # of a split
 NAME_LENGTH = 200  # characters of a name, at most
 Line = dict[str, Any]  # an act: act, at, id, and what it is about
+Batches = Callable[[Line], Batch]
+ADD = "add"
 Paths = Callable[[Line], list[str]]  # the paths of the images that a request of the page numbers
 
 
@@ -48,7 +47,7 @@ class ReviewedCategory:
 class Change:
     """What an act changes, or what takes it back: values by key, None where there is none."""
 
-    category: dict[str, str] = field(default_factory=dict)
+    category: dict[str, str | None] = field(default_factory=dict)
     mark: dict[str, str | None] = field(default_factory=dict)
     categories: dict[str, ReviewedCategory | None] = field(default_factory=dict)
 
@@ -59,10 +58,11 @@ class State:
     An image has the status of its category, unless it has a `mark` of its own; in a rejected category all are rejected.
     """
 
-    def __init__(self, predicted: Mapping[str, str], categories: Sequence[Category]):
-        """predicted: the category's id per image, in the order of predictions.csv."""
-        self.images = list(predicted)
+    def __init__(self, predicted: Mapping[str, str], categories: Sequence[Category], batches: Batches | None = None):
+        """predicted: the category's id per image, in the order of predictions.csv. batches: reads the batch of an `add`."""
         self.category = dict(predicted)
+        self.of_model = len(categories)  # how many the model has, without what was added
+        self._batches = batches
         self.mark: dict[str, str] = {}
         self.categories: dict[str, ReviewedCategory] = {}
         # the act that a category began with: its id keeps its meaning, also undone; "": no act may have it
@@ -74,6 +74,11 @@ class State:
             self.categories[one.id] = ReviewedCategory(one.id, one.name, one.known, one.category, images=images)
         if count:
             raise DataError(f"predictions.csv has the category {next(iter(count))!r}, which categories.json has not")
+
+    @property
+    def images(self) -> list[str]:
+        """All images, those of later batches last."""
+        return list(self.category)
 
     def status(self, image: str) -> str:
         """Whether an image is open, accepted or rejected."""
@@ -105,7 +110,7 @@ class State:
         width = max((len(id) - 4 for id in self.categories if _number(id)), default=2)
         return f"new-{number:0{width}d}"
 
-    def own(self, id: str, act: str) -> None:
+    def note_id(self, id: str, act: str) -> None:
         """Note that an act would begin a category with this id."""
         number = _number(id)
         if id not in self.categories and id not in self.owner:
@@ -141,13 +146,13 @@ class State:
         change = Change()
         _act(line).apply(self, line, change)
         change.mark = {image: mark for image, mark in change.mark.items() if mark != self.mark.get(image)}
-        moved = {image: to for image, to in change.category.items() if to != self.category[image]}
-        count = Counter(moved.values())
-        count.subtract(self.category[image] for image in moved)
+        moved = {image: to for image, to in change.category.items() if to != self.category.get(image)}
+        count = Counter(to for to in moved.values() if to is not None)
+        count.subtract(self.category[image] for image in moved if image in self.category)
         for id, more in count.items():
             one = change.categories.get(id) or self.categories[id]
             change.categories[id] = replace(one, images=one.images + more)
-        change.category = moved
+        change.category = dict(moved)
         return change
 
     def _name(self, line: Line, change: Change) -> None:
@@ -228,6 +233,22 @@ class State:
         ids = set(change.categories)  # what was left open in them is judged now, too
         change.mark = {image: None for image, mark in self.mark.items() if mark == OPEN and self.category[image] in ids}
 
+    def _add(self, line: Line, change: Change) -> None:
+        if self._batches is None:
+            raise UsageError("there is no run to add images to")
+        batch = self._batches(line)
+        twice = next((image for image in batch.assigned if image in self.category), None)
+        if twice is not None:
+            raise UsageError(f"add: {twice!r:.200} is there already")
+        if tuple(line.get("categories", ())) != batch.categories:
+            raise UsageError(f"add: batch {batch.number} has other categories")
+        for number, id in enumerate(batch.categories, batch.first):
+            change.categories[id] = replace(self._new(id, line), category=number)
+        for image, id in batch.assigned.items():
+            if id not in self.categories and id not in change.categories:
+                raise UsageError(f"add: there is no category {id}, which batch {batch.number} has")
+            change.category[image] = self.living(id).id if id in self.categories else id
+
     def _images(self, line: Line) -> list[str]:
         images = _texts(line, "images")
         for image in images:
@@ -298,6 +319,10 @@ def _judge_lines(state: State, asked: Line, paths: Paths) -> list[Line]:
     return [{"act": asked["act"], **about}]
 
 
+def _no_lines(state: State, asked: Line, paths: Paths) -> list[Line]:
+    raise UsageError("images are added with debgcd add, not on the page")
+
+
 @dataclass(frozen=True)
 class Act:
     """A kind of act."""
@@ -313,13 +338,14 @@ ACTS = {
     "move": Act(State._move, _move_lines, lambda line: [line.get("to")]),
     "split": Act(State._split, _split_lines, lambda line: line.get("parts")),
     **dict.fromkeys(STATUS, Act(State._judge, _judge_lines)),
+    ADD: Act(State._add, _no_lines, lambda line: line.get("categories")),
 }
 
 
 def _act(line: Line) -> Act:
     kind = line.get("act")
     if not isinstance(kind, str) or kind not in ACTS:
-        raise UsageError(f"there is no act {kind!r:.40}{suggest(str(kind), [*ACTS, *TURNS])}")
+        raise UsageError(f"there is no act {kind!r:.40}{suggest(str(kind), [*ACTS, 'undo', 'redo'])}")
     return ACTS[kind]
 
 
@@ -341,151 +367,6 @@ def proper_name(name: Any) -> str:
     if any(unicodedata.category(letter) in ("Cc", "Cs", "Zl", "Zp") for letter in name):
         raise UsageError(f"a name must be one line of printable text, not {name!r:.80}")
     return name
-
-
-TURNS = ("undo", "redo")
-
-
-class Review(State):
-    """The state after some lines of a log."""
-
-    def __init__(self, predicted: Mapping[str, str], categories: Sequence[Category]):
-        """predicted: the category's id per image, in the order of predictions.csv."""
-        super().__init__(predicted, categories)
-        self.version = 0  # number of lines taken
-        self.problems: dict[str, str] = {}  # why an act does not apply, by its id
-        self._seen: set[str] = set()
-        self._acts: dict[str, Line] = {}  # all but undo and redo, in the order of the log
-        self._place: dict[str, int] = {}  # of each in that order
-        # the acts that count, and what takes each back; None: it does not apply
-        self._done: list[tuple[str, Change | None]] = []
-        self._undone: set[str] = set()
-        self._redo: dict[str, None] = {}  # undone since the last other act, in this order
-
-    def __contains__(self, id: str) -> bool:
-        """Whether a line with this id was taken."""
-        return id in self._seen
-
-    @property
-    def can_undo(self) -> str | None:
-        """The act that undo would take back."""
-        return next(
-            (id for id, back in reversed(self._done) if back is not None and "adopted" not in self._acts[id]), None
-        )
-
-    @property
-    def can_redo(self) -> str | None:
-        """The act that redo would bring back."""
-        return next(reversed(self._redo), None)
-
-    def check(self, line: Line) -> Change | None:
-        """What an act would change, None for undo and redo; a UsageError if it does not apply to the present state."""
-        if line.get("act") not in TURNS:
-            return self.change(line)
-        self._turned(line)
-        return None
-
-    def apply(self, line: Line) -> None:
-        """Change the state by one act; a UsageError, and no change, if it does not apply."""
-        self.take(line, self.check(line))
-
-    def take(self, line: Line, change: Change | None = None) -> bool:
-        """The next line of the log. One that does not apply becomes a problem; one seen before is ignored: False.
-
-        change: what `check` said.
-        """
-        if not self._note(line):
-            return False
-        if line.get("act") not in TURNS:
-            self._do(line["id"], change)
-        elif line["id"] not in self.problems:
-            self._turn(line["act"], line["of"])
-        return True
-
-    def extend(self, lines: Iterable[Line]) -> None:
-        """The next lines of the log, as `take` one by one; the state is computed once, at the end."""
-        for line in lines:
-            self._note(line)
-        self._replay()
-
-    def _note(self, line: Line) -> bool:
-        """Remember a line and which acts count after it, without a change of the state; False if it was seen before."""
-        id, kind = line["id"], line.get("act")
-        if id in self._seen:
-            return False
-        self._seen.add(id)
-        self.version += 1
-        if kind not in TURNS:
-            self._acts[id] = line
-            self._place[id] = len(self._place)
-            self._redo.clear()
-            for begun in _begun(line):
-                self.own(begun, id)
-            return True
-        try:
-            of = self._turned(line)
-        except UsageError as error:
-            self.problems[id] = str(error)
-            return True
-        if kind == "undo":
-            self._undone.add(of)
-            self._redo[of] = None
-        else:
-            self._undone.remove(of)
-            self._redo.pop(of, None)
-        return True
-
-    def _do(self, id: str, change: Change | None = None) -> None:
-        try:
-            self._done.append((id, self.swap(change or self.change(self._acts[id]))))
-        except UsageError as error:
-            self.problems[id] = str(error)
-            self._done.append((id, None))
-
-    def _turned(self, line: Line) -> str:
-        """The act that an undo or redo is about."""
-        of, undo = line.get("of"), line["act"] == "undo"
-        if not isinstance(of, str) or of not in self._acts:
-            raise UsageError(f"{line['act']}: there is no act {of!r:.40} before it")
-        if undo == (of in self._undone):
-            raise UsageError(f"{line['act']}: the act {of} {'is undone already' if undo else 'is not undone'}")
-        return of
-
-    def _turn(self, kind: str, of: str) -> None:
-        """Change the state after an undo or redo was noted."""
-        last, back = self._done[-1] if self._done else ("", None)
-        if kind == "undo" and last == of and back is not None:  # the usual case; any other is a replay
-            self.swap(back)
-            self._done.pop()
-        elif kind == "redo" and (not self._done or self._place[last] < self._place[of]):
-            self._do(of)
-        else:
-            self._replay()
-
-    def _replay(self) -> None:
-        """All acts that count, from the beginning."""
-        for _, back in reversed(self._done):
-            if back is not None:
-                self.swap(back)
-        self._done.clear()
-        for id in self._acts:
-            self.problems.pop(id, None)
-            if id not in self._undone:
-                self._do(id)
-
-
-def _begun(line: Line) -> list[str]:
-    """The ids that may begin with an act."""
-    kind = line.get("act")
-    ids = ACTS[kind].begins(line) if isinstance(kind, str) and kind in ACTS else None
-    return [id for id in ids if isinstance(id, str)] if isinstance(ids, dict | list) else []
-
-
-def replay(predicted: Mapping[str, str], categories: Sequence[Category], lines: Iterable[Line]) -> Review:
-    """The state after these lines; predicted: as for `Review`."""
-    review = Review(predicted, categories)
-    review.extend(lines)
-    return review
 
 
 def _number(id: str) -> int:

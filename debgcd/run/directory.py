@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ from debgcd.data.manifest import Manifest, write_manifest, write_skipped
 from debgcd.data.sources import read_manifest
 from debgcd.errors import DataError, UsageError
 from debgcd.methods import origin
-from debgcd.review.log import carry
+from debgcd.review.log import added_batches, carry
+from debgcd.run.added import Batch, joined
 from debgcd.system import distributed
 from debgcd.system.files import lock, read_json, readable, write_json, write_text
 from debgcd.system.machine import environment
@@ -38,6 +39,7 @@ class Run:
     folder: Path
     config: Config
     manifest: Manifest
+    added: tuple[Batch, ...] = ()  # batches whose images come last in the manifest
 
     @property
     def checkpoints(self) -> Path:
@@ -159,10 +161,7 @@ def create_run(
     write_skipped(manifest.skipped, folder / "skipped.csv")
     package = origin(config.method)
     write_json(folder / "environment.json", environment() | ({} if package is None else {"method": package}))
-    lines = (
-        f"{sha256.hex()}  {_one_line(path)}\n" for path, sha256 in zip(contents.paths, contents.digests, strict=True)
-    )
-    write_text(folder / IMAGES, "".join(lines))
+    write_text(folder / IMAGES, digest_lines(contents))
     (folder / BEFORE).unlink(missing_ok=True)
     if before is not None:
         write_json(folder / BEFORE, before)
@@ -170,8 +169,14 @@ def create_run(
     return Run(folder, config, manifest)
 
 
+def digest_lines(contents: Contents) -> str:
+    """The content of images.sha256."""
+    lines = zip(contents.paths, contents.digests, strict=True)
+    return "".join(f"{sha256.hex()}  {_one_line(path)}\n" for path, sha256 in lines)
+
+
 def open_run(folder: Path) -> Run:
-    """Read an existing run directory."""
+    """Read an existing run directory, without what was added to it."""
     if not (folder / "config.yaml").is_file():
         raise UsageError(f"{folder} is not a run directory: it has no config.yaml; start one with debgcd train")
     try:
@@ -190,13 +195,14 @@ def open_run(folder: Path) -> Run:
 
 
 def finished_run(folder: Path) -> Run:
-    """Read a run, refused unless it has finished; its categories.json is brought up to date with the review's log."""
+    """Read a run with what was added to it, refused unless it has finished; its categories.json is brought to what the log says."""
     run = open_run(folder)
     distributed.set_timeout(run.config.run.timeout)
     if not run.finished:
         raise UsageError(f"the run in {folder} has not finished; first: debgcd resume {folder}")
     carry(folder)
-    return run
+    batches = added_batches(folder)
+    return replace(run, manifest=joined(run.manifest, batches), added=tuple(batches)) if batches else run
 
 
 def require_same_images(run: Run, contents: Contents) -> None:
@@ -215,7 +221,8 @@ def read_digests(run: Run) -> list[str]:
     """The sha256 of the file of each image in the manifest, recorded when the run began."""
     path = run.folder / IMAGES
     with readable(path, "restore it, or train in a new run directory"):
-        lines = [line.partition("  ") for line in path.read_text("utf-8").split("\n")[:-1]]
+        own = path.read_text("utf-8").split("\n")[:-1]
+        lines = [line.partition("  ") for line in (*own, *(line for batch in run.added for line in batch.digests))]
     if [name for _, _, name in lines] != [_one_line(image) for image in run.manifest.paths]:
         raise DataError(
             f"{run.folder / 'manifest.csv'} is not what it was when the run began: {path.name} lists other images; restore "

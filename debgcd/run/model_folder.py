@@ -8,8 +8,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,15 @@ class Model:
         return Counter(ids[number] for number in self.so_far.category.tolist())
 
 
+@dataclass(frozen=True)
+class Grown:
+    """What was added to a model since it was trained."""
+
+    heads: dict[str, Tensor]  # the tensors that have more rows, by name
+    categories: list[Category]  # all of them
+    so_far: Callable[[int], SoFar]  # the images of all of them, for features of this width
+
+
 def save_model(
     folder: Path,
     tensors: dict[str, Tensor],
@@ -108,7 +117,9 @@ def save_model(
         write_text(new / "README.md", card)
 
 
-def load_model(folder: Path, *, backbone: str | None, cache: Path, device: str = "auto") -> Model:
+def load_model(
+    folder: Path, *, backbone: str | None, cache: Path, device: str = "auto", grown: Grown | None = None
+) -> Model:
     """Read a model folder. The trunk comes from the backbone that the model names, or from `backbone` with equal weights."""
     try:
         with readable(
@@ -129,6 +140,9 @@ def load_model(folder: Path, *, backbone: str | None, cache: Path, device: str =
                 config.backbone.tuned_blocks,
             ):
                 raise ValueError("config.json and categories.json are not of one model")
+            if grown is not None:
+                tensors, categories = tensors | grown.heads, grown.categories
+                config = replace(config, k=len(own_categories(categories)))
     except FileNotFoundError as error:
         raise DataError(
             f"{folder} holds no model: {Path(error.filename).name} is missing; has the run finished?"
@@ -150,7 +164,7 @@ def load_model(folder: Path, *, backbone: str | None, cache: Path, device: str =
             setting="backbone",
         )
     trunk = METHODS[config.method].prompted(trunk, config)
-    method = create(config, Sizes(trunk.width, config.k, facts["known"], facts["images"]))
+    method = create(config, Sizes(trunk.width, len(own_categories(categories)), facts["known"], facts["images"]))
     # config.json may ask for heads of any size, so no memory is allocated before the tensors are known to fit
     with torch.device("meta"):
         heads = method.heads()
@@ -163,7 +177,9 @@ def load_model(folder: Path, *, backbone: str | None, cache: Path, device: str =
         raise DataError(f"the model in {folder} does not fit its own configuration ({error}); restore it") from error
     labels = _read_labels(folder, [category.id for category in categories if category.known])
     network = network.to(pick_device(device))
-    parts, so_far = read_parts(folder, categories, trunk.width), read_so_far(folder, facts.get("so_far"), trunk.width)
+    parts = read_parts(folder, categories, trunk.width)
+    own = read_so_far(folder, facts.get("so_far"), trunk.width)
+    so_far = own if grown is None else grown.so_far(trunk.width)
     so_far = None if so_far is None else so_far.to(pick_device(device))
     return Model(network, method, config, categories, facts["images"], facts["sha256"], labels, novel, parts, so_far)
 

@@ -33,8 +33,8 @@ COLUMNS: dict[str, type] = {
     "looks_new": bool,
     "none_p": float,
 }
-# `review` is open, accepted or rejected.
-REVIEWED_COLUMNS = {**COLUMNS, "review": str}
+# `review` is open, accepted or rejected; `added` is the batch that the image came with, empty for those of the run itself.
+REVIEWED_COLUMNS = {**COLUMNS, "review": str, "added": str}
 # Any other column may be missing or have empty cells.
 REQUIRED = {"path", "category", "id", "name", "known", "confidence"}
 

@@ -23,7 +23,8 @@ from debgcd.data.manifest import Manifest, relabelled
 from debgcd.errors import UsageError
 from debgcd.novelty.so_far import Origin
 from debgcd.review.log import read_review
-from debgcd.review.state import ACCEPTED, OPEN, REJECTED, Review
+from debgcd.review.replay import Review
+from debgcd.review.state import ACCEPTED, OPEN, REJECTED
 from debgcd.run.categories import Category
 from debgcd.run.directory import Run, unusable_images
 from debgcd.run.predictions import Prediction
@@ -133,7 +134,8 @@ def reviewed_images(run: Run, cache: Path, more: Manifest | None = None) -> tupl
     """
     review = read_review(run.folder)
     status = {image: review.status(image) for image in review.images}
-    if more is None and not {ACCEPTED, REJECTED} & set(status.values()) and run.config.method != FROZEN:
+    learned = run.added or {ACCEPTED, REJECTED} & set(status.values())
+    if more is None and not learned and run.config.method != FROZEN:
         raise UsageError(
             f"nothing is accepted, named or rejected in {run.folder}; first: debgcd name {run.folder} new-01=NAME"
         )
@@ -154,11 +156,12 @@ def reviewed_images(run: Run, cache: Path, more: Manifest | None = None) -> tupl
 def continued_config(run: Run, manifest: Manifest) -> Config:
     """The configuration of the new run: that of the reviewed run, with its network to start from.
 
-    A given K stays, but is at least the number of known classes; an estimated K is estimated again. After a frozen answer,
-    which trains nothing, DebGCD begins from the pretrained network, for as long as the preset says.
+    A given K stays, with the categories that were added, but is at least the number of known classes; an estimated K is estimated
+    again. After a frozen answer, which trains nothing, DebGCD begins from the pretrained network, for as long as the preset says.
     """
     config, classes = run.config, len(manifest.classes)
-    k = None if config.prune or config.k is None else max(config.k, classes)
+    added = sum(len(batch.categories) for batch in run.added)
+    k = None if config.prune or config.k is None else max(config.k + added, classes)
     if config.method == FROZEN:
         fresh = configuration.compose(config.preset, method="debgcd")
         kept = {"views": {"bank": fresh.views.bank, "bank_views": fresh.views.bank_views}}

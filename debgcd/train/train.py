@@ -214,10 +214,13 @@ def _contents(manifest: Manifest, config: Config) -> Contents:
 
 
 def evaluate_run(folder: Path) -> dict[str, object]:
-    """Evaluate a finished run's model against the truth in its manifest; writes and returns evaluation.json."""
-    run = finished_run(folder)
+    """Evaluate a finished run's model against the truth in its manifest; writes and returns evaluation.json.
+
+    Images that were added count only in what a reviewer made of the run: the model of evaluation.json is that before them.
+    """
+    grown, run = finished_run(folder), open_run(folder)
     setup = open_setup(run, run.manifest, cache_folder(run.config.run.cache))
-    scores = evaluate(run, setup, infer_unlabelled(setup)) | evaluate_reviewed(run)
+    scores = evaluate(run, setup, infer_unlabelled(setup)) | evaluate_reviewed(grown)
     return write_evaluation(run, scores, setup.method.sizes.k)
 
 

@@ -17,6 +17,7 @@ import pytest
 from fault_table import Fault
 from forks import forked
 from layer import ERRORS, KINDS, Layer
+from miniatures import draw
 from quick import train_arguments
 from tiers import SOAK, tiered
 
@@ -55,6 +56,8 @@ class Commands:
         shutil.copytree(self.base / "run", run)
         if name == "predict":
             return [["predict", str(run), str(self.images / "unlabelled"), "-o", str(out) + ".csv", *cache]]
+        if name == "add":
+            return [["add", str(run), str(self.base / "later"), *cache]]
         if name == "name":
             return [["name", str(run), "new-01=owl"]]
         if name == "report":
@@ -67,6 +70,8 @@ class Commands:
 def commands(shared_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Commands:
     base = tmp_path_factory.mktemp("faults")
     assert main(train_arguments(shared_folder, base / "run", "--method", "sskmeans")) == 0
+    for i in range(6):
+        draw(base / "later" / f"{i}.png", "owl", 700 + i)
     words = train_arguments(
         shared_folder, base / "begun", "--bank", "on", "--cache", base / "cache", schedule__steps=STEPS
     )
@@ -131,6 +136,7 @@ NAMES = [
     "resume",
     "predict",
     "name",
+    "add",
     "report",
     "export folders",
     "export coco",

@@ -18,7 +18,8 @@ from reviewed import base, write_run
 
 from debgcd.errors import DataError, UsageError
 from debgcd.review.log import LOG, Log, carry, read_log, read_review
-from debgcd.review.state import ACCEPTED, OPEN, REJECTED, Review, replay
+from debgcd.review.replay import Review, replay
+from debgcd.review.state import ACCEPTED, OPEN, REJECTED
 from debgcd.run.categories import read_categories
 
 State = tuple[dict[str, str], dict[str, str], dict[str, Any]]

@@ -133,10 +133,10 @@ def test_a_merged_category_is_the_one_that_it_became() -> None:
     assert row["top1_id"] == row["top2_id"] == "cat" and row["top3_id"] is row["top3_p"] is None
 
 
-def test_a_reviewed_table_has_one_more_column() -> None:
-    reviewed = odd_table() | {"review": ["open"] * len(ODD)}
+def test_a_reviewed_table_has_two_more_columns() -> None:
+    reviewed = odd_table() | {"review": ["open"] * len(ODD), "added": ["0001"] * len(ODD)}
     head, *lines = csv.reader(to_csv(reviewed).splitlines(keepends=True))
-    assert head == list(REVIEWED_COLUMNS) and {line[-1] for line in lines} == {"open"}
+    assert head == list(REVIEWED_COLUMNS) and {(line[-2], line[-1]) for line in lines} == {("open", "0001")}
 
 
 def test_no_rows_and_further_columns(tmp_path: Path) -> None:

@@ -174,6 +174,7 @@ class Gallery {
         rows.push(["unsure", `rather only its group: ${this.groupName(this.data.categories[category].group)}`]);
       }
       if (images.novelty) rows.push(["novelty", percent(images.novelty[image])]);
+      if (images.added?.[image]) rows.push(["came with batch", images.added[image]]);
       if (images.looks_new) rows.push(["looks new", images.looks_new[image] ? "yes" : "no"]);
     }
     if (images.truth && images.truth[image]) rows.push(["truth", images.truth[image]]);

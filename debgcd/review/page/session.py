@@ -16,11 +16,10 @@ from numpy.typing import NDArray
 
 from debgcd.data.image.crop import Picture
 from debgcd.errors import DataError, UsageError
-from debgcd.review.log import LOG, Log, read_log
+from debgcd.review.log import LOG, Log, joined_predictions, read_log
 from debgcd.review.page.similar import Similar
 from debgcd.review.state import ACCEPTED, OPEN, REJECTED
 from debgcd.run.directory import Run, read_digests
-from debgcd.run.predictions import read_predictions
 
 STATUS = [OPEN, ACCEPTED, REJECTED]
 EXAMPLES = 6  # labelled images shown of a known class
@@ -75,7 +74,7 @@ class ReviewSession:
         """What never changes: the run's name, and its predictions, one list per column."""
         manifest = self._run.manifest
         number = {id: i for i, id in enumerate(self._ids)}
-        predicted = read_predictions(self._run.predictions)
+        predicted = joined_predictions(self._run.folder)
         leads = zip(predicted["top1_p"], predicted["top2_p"], strict=True)
         columns: dict[str, list[int | None]] = {
             "confidence": [round(1000 * value) for value in predicted["confidence"]],
@@ -92,8 +91,14 @@ class ReviewSession:
             "key": key,  # of the pictures: another run may have the same port
             "path": [path[len(base) :].lstrip(os.sep) for path in paths],
             "examples": self._examples,
+            "added": self._added(),
             **columns,
         }
+
+    def _added(self) -> list[str | None]:
+        """The batch that each image came with; None for those of the run itself."""
+        came = {image: batch.number for batch in self._run.added for image in batch.assigned}
+        return [came.get(image) for image in self._log.review.images]
 
     def changes(self, since: int) -> dict[str, Any]:
         """What is not as it was at this version; -1: everything."""

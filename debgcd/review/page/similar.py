@@ -144,7 +144,8 @@ def feature_file(run: Run, cache: Path) -> Path:
     with open(run.model / "model.safetensors", "rb") as file:
         model = hashlib.file_digest(file, "sha256").hexdigest()
     images = hashlib.sha256((run.folder / IMAGES).read_bytes()).hexdigest()
-    key = hashlib.sha256(f"{WIDTH} {model} {images}".encode()).hexdigest()[:32]
+    added = " ".join(hashlib.sha256("\n".join(batch.digests).encode()).hexdigest() for batch in run.added)
+    key = hashlib.sha256(f"{WIDTH} {model} {images} {added}".encode()).hexdigest()[:32]
     return cache / FOLDER / f"{key}{SUFFIX}"
 
 

@@ -645,6 +645,7 @@ function view(image) {
   add("category", `${name(state.category[image])} (${known(state.category[image]) ? "known class" : "new category"}), ${WORDS[status[image]]}`);
   add("model", `confidence ${percentOf(about.confidence[image])}${rival(image)}`);
   if (about.novelty[image] !== null) add("novelty", percentOf(about.novelty[image]));
+  if (about.added[image]) add("came with batch", about.added[image]);
   const picture = make("img", { src: `/picture/${image}?${about.key}`, alt: about.path[image] });
   picture.addEventListener("error", async () => {
     const why = await fetch(`/picture/${image}?${about.key}`).then((answer) => answer.text(), () => "the server does not answer");
