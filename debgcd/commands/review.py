@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from debgcd.commands.arguments import Subparsers, add_cache, add_command
 from debgcd.commands.output import open_page
-from debgcd.system.progress import say
+from debgcd.errors import UsageError
+from debgcd.system.progress import escaped, say
 
 if TYPE_CHECKING:
     from debgcd.review.log import Log
@@ -26,13 +27,20 @@ def add(subparsers: Subparsers) -> None:
         "review",
         review,
         "look through what a run found and correct it, in a page on this machine: select, name, merge, split, undo",
-        "debgcd review runs/photos\n  debgcd review runs/photos --apply colleague.jsonl",
+        "debgcd review runs/photos\n  debgcd review runs/photos --next 30          which images to label next\n"
+        "  debgcd review runs/photos --apply colleague.jsonl",
     )
     parser.add_argument("run", type=Path, metavar="RUN")
     parser.add_argument(
         "--port", type=int, default=0, metavar="N", help="port of 127.0.0.1 (default: any that is free)"
     )
     parser.add_argument("--no-browser", action="store_true", help="only print the URL")
+    parser.add_argument(
+        "--next",
+        type=int,
+        metavar="N",
+        help="print the N images whose answers teach most, and end; D in the page goes through them",
+    )
     parser.add_argument(
         "--apply", type=Path, metavar="FILE", help="add the acts of another decisions.jsonl to this one, and end"
     )
@@ -44,12 +52,32 @@ def review(options: argparse.Namespace) -> None:
     from debgcd.review.log import Log
     from debgcd.run.directory import finished_run
 
+    if options.next is not None and options.next < 1:
+        raise UsageError(f"--next must be 1 or more, not {options.next}")
     run = finished_run(options.run)
+    if options.next is not None:
+        _next(options, run)
+        return
     with Log(run.folder) as log:
         if options.apply is not None:
             _apply(log, options.apply)
         else:
             _page(options, run, log)
+
+
+def _next(options: argparse.Namespace, run: Run) -> None:
+    from debgcd.commands.output import table
+    from debgcd.review.next_images import next_images
+    from debgcd.run.categories import read_categories
+    from debgcd.system.machine import cache_folder
+
+    rows = next_images(run, cache_folder(options.cache or run.config.run.cache), options.next)
+    if not rows:
+        print("every image is reviewed")
+        return
+    name = {one.id: one.name for one in read_categories(run.model, len(run.manifest.classes))}
+    lines = [[row["path"], row["name"], name.get(row["top2_id"], "")] for row in rows]
+    table(["image", "category", "or"], [[escaped(cell) for cell in line] for line in lines], left=(0, 1, 2))
 
 
 def _apply(log: Log, other: Path) -> None:

@@ -260,10 +260,12 @@ def test_keys_alone_are_enough(tab: Page, server: Served) -> None:
     saved(tab)
     assert tab.evaluate("() => state.status.filter((status) => status === 2).length") == 2
     assert tab.locator(".cell.s2").count() == 2
+    tab.wait_for_function("() => state.features")
     tab.keyboard.press("d")
+    tab.wait_for_function("() => state.teach.length")
     doubtful = tab.evaluate("() => state.cursor")
-    leads, status = tab.evaluate("() => [state.about.lead, [...state.status]]")
-    assert leads[doubtful] == min(lead for lead, state in zip(leads, status, strict=True) if state == 0)
+    asked, status = tab.evaluate("() => [state.teach, [...state.status]]")
+    assert doubtful == asked[0] and len(set(asked)) == 30 and all(status[image] == 0 for image in asked)
     tab.keyboard.press("a")
     saved(tab)
     assert tab.evaluate("(image) => state.status[image]", doubtful) == 1
@@ -275,7 +277,7 @@ def test_keys_alone_are_enough(tab: Page, server: Served) -> None:
     saved(tab)
     assert log(server)[-1]["act"] == "move" and log(server)[-1]["to"] in server.json("/api/about")["examples"]
     tab.keyboard.press("?")
-    assert "next most doubtful" in tab.inner_text("#keys")
+    assert "label next" in tab.inner_text("#keys")
     tab.keyboard.press("Escape")
     tab.keyboard.press("Enter")
     tab.wait_for_function("() => document.querySelector('#viewer img').naturalWidth > 0")

@@ -265,7 +265,15 @@ def build(session: ReviewSession, pictures: Pictures, port: int) -> Guard:
 
     works = {
         work.__name__: work
-        for work in (session.act, session.undo, session.redo, session.split, session.like, session.near)
+        for work in (
+            session.act,
+            session.undo,
+            session.redo,
+            session.split,
+            session.like,
+            session.near,
+            session.teach,
+        )
     }
 
     @app.post("/api/{name}")

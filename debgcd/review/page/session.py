@@ -23,6 +23,7 @@ from debgcd.run.directory import Run, read_digests
 
 STATUS = [OPEN, ACCEPTED, REJECTED]
 EXAMPLES = 6  # labelled images shown of a known class
+NEXT = 30  # images of a walk, before the next are chosen
 PROBLEMS_SHOWN = 5  # acts that do not apply, in one answer
 
 Ids = NDArray[np.int64]
@@ -161,6 +162,17 @@ class ReviewSession:
             examples = np.array(self._examples.get(id, ()), np.int64)
             groups.append(np.concatenate([np.flatnonzero(category == i), examples]))
         return {"categories": [ids[i] for i in self.similar.near(images, groups)]}
+
+    def teach(self, asked: Asked) -> dict[str, Any]:
+        """The next images whose answers teach most."""
+        with self._lock:
+            images = np.flatnonzero(self._status == STATUS.index(OPEN))
+            category = self._category[images]
+        said = read_predictions(self._run.predictions, ("top1_p", "top2_p"))
+        lead = np.array([first - (second or 0) for first, second in zip(said["top1_p"], said["top2_p"], strict=True)])
+        rows = self._run.manifest.training_rows[self._training[images]]
+        scene = [self._run.manifest.groups[row] for row in rows]
+        return {"images": self.similar.teach(images, category, lead[images], scene, NEXT)}
 
     def similarity(self) -> dict[str, Any]:
         """How near each image is to the mean of its category."""

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from debgcd.errors import DebgcdError, UsageError
 from debgcd.review.page.pictures import Workers
+from debgcd.review.teach import teach_most
 from debgcd.run.directory import IMAGES, Run, finished_run
 from debgcd.system.files import read_sealed, write_sealed
 from debgcd.system.progress import say
@@ -90,6 +91,13 @@ class Similar:
         if len(kept) < 2:
             raise UsageError("these images look the same to the network; select some and move them instead")
         return [images[own].tolist() for own in sorted(kept, key=lambda own: (-len(own), own[0]))]
+
+    def teach(
+        self, images: Ids, category: Ids, lead: NDArray[np.float64], scene: list[str | None], count: int
+    ) -> list[int]:
+        """Those of these images to label next; category, lead, scene: of each, as for `teach_most`."""
+        found = self._workers.do(teach_most, self._all()[images], category, lead, scene, count)
+        return images[found].tolist()
 
     def close(self) -> None:
         """End the worker process."""

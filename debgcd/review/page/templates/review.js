@@ -13,7 +13,8 @@ const state = {
   features: false, note: "",
   selected: new Set(), base: new Set(), cursor: null, anchor: null,
   like: null, // { images, similarity, cut }: the view of images that look like some
-  walked: new Set(), // what "next most doubtful" has shown
+  walked: new Set(), // what "label next" has shown
+  teach: [], // what it will show
 };
 
 // The server.
@@ -448,11 +449,15 @@ function leaveLike() {
   paint();
 }
 
-function nextDoubtful() {
-  const { lead } = state.about;
-  let best = null;
+// The image to label next: of those whose answers teach most, or, while there are no features, the most doubtful one.
+async function nextToLabel() {
+  const { lead } = state.about, left = (i) => state.status[i] === OPEN && !state.walked.has(i);
+  if (state.features && !state.teach.some(left)) {
+    try { state.teach = (await ask("/api/teach", {})).images; } catch (error) { toast(error.message, true); return; }
+  }
+  let best = state.teach.find(left) ?? null;
   for (let pass = 0; pass < 2 && best === null; pass++) {
-    for (let i = 0; i < lead.length; i++) if (state.status[i] === OPEN && !state.walked.has(i) && (best === null || lead[i] < lead[best])) best = i;
+    for (let i = 0; i < lead.length; i++) if (left(i) && (best === null || lead[i] < lead[best])) best = i;
     if (best === null) state.walked.clear(); // all were shown: from the beginning
   }
   if (best === null) { toast("Every image is reviewed"); return; }
@@ -668,7 +673,7 @@ function view(image) {
 const KEYS = [
   ["Arrows, Page Up/Down, Home, End", "move; with Shift, select on the way"], ["Space", "select or not"], ["Ctrl+A or *", "select the whole category"], ["Enter", "look at the image closely"], ["Esc", "clear the selection"],
   ...Object.values(acts).map((act) => [act.key.toUpperCase(), act.help]),
-  ["D", "next most doubtful: the image whose answer teaches most"], ["J / Shift+J", "next / previous category"], ["U, Ctrl+Z / Shift+U, Ctrl+Y", "undo / redo, without limit"],
+  ["D", "label next: an image whose answer teaches most"], ["J / Shift+J", "next / previous category"], ["U, Ctrl+Z / Shift+U, Ctrl+Y", "undo / redo, without limit"],
   ["O", "order: similarity, doubt, novelty"], ["/", "find a category"], ["+ / −", "larger / smaller"], ["?", "this sheet"],
 ];
 function sheet() {
@@ -696,7 +701,7 @@ function cycle() {
   order.dispatchEvent(new Event("change"));
 }
 const keys = {
-  d: nextDoubtful, u: undo, U: redo, j: () => nextCategory(1), J: () => nextCategory(-1), o: cycle, "?": sheet, "+": () => zoom(1.25), "=": () => zoom(1.25), "-": () => zoom(0.8),
+  d: nextToLabel, u: undo, U: redo, j: () => nextCategory(1), J: () => nextCategory(-1), o: cycle, "?": sheet, "+": () => zoom(1.25), "=": () => zoom(1.25), "-": () => zoom(0.8),
   "/": () => { if (!by("menu").hidden) openMenu(); by("find").focus(); by("find").select(); }, "*": () => { if (state.cursor !== null) select(grid.sections[grid.find(state.cursor)[0]].items, "one"); }, Escape: escape,
   Enter: () => { if (state.cursor !== null) view(state.cursor); }, " ": () => { if (state.cursor !== null) { toggle(state.cursor); state.anchor = state.cursor; } },
   ...Object.fromEntries(Object.values(acts).map((act) => [act.key, act.work])),
@@ -732,7 +737,7 @@ function closeMenu() { document.body.classList.remove("menu"); by("menu").setAtt
 by("menu").addEventListener("click", () => (document.body.classList.contains("menu") ? closeMenu() : openMenu()));
 by("undo").addEventListener("click", undo);
 by("redo").addEventListener("click", redo);
-by("doubtful").addEventListener("click", nextDoubtful);
+by("doubtful").addEventListener("click", nextToLabel);
 by("help").addEventListener("click", sheet);
 by("show").addEventListener("change", () => { state.like = null; by("grid").scrollTop = 0; drawAll(); by("grid").focus(); });
 by("order").addEventListener("change", async () => {
