@@ -2,10 +2,11 @@
 
 .venv/bin/python benchmarks/quality/next_labels.py --root DIR [--root DIR ...] [--draws 6] [--answers 30] [SET ...]
 
-DIR holds the sets in their original layouts. A draw has 20 classes of at most 30 images; ten are known, with eight labels each. K
-is the true one. The first run is a frozen answer (`--epochs 0`), and so is the second, `train --from` the first with the answers. Whoever answers sees what most images of each
-category are: an image of that class is accepted, any other is moved to the category or class that it belongs to, or to a new one. All
-is Eq. 15 on the unlabelled images that no way asked for. Resumable; results/next_labels.json and the table in docs/review.md.
+DIR holds the sets in their original layouts. A draw has 20 classes of at most 30 images; ten are known, with eight labels each. K is
+the true one. The first run is a frozen answer (`--epochs 0`), and so is the second, `train --from` the first with the answers.
+Whoever answers sees what most images of each category are: an image of that class is accepted, any other is moved to the category or
+class that it belongs to, or to a new one. All is Eq. 15 on the unlabelled images that no way asked for. Resumable;
+results/next_labels.json and the table in docs/review.md.
 """
 
 from __future__ import annotations
@@ -166,7 +167,8 @@ def table(written: dict[str, Any]) -> str:
     lines += [
         "",
         f"All in per cent after {written['answers']} answers, on the images that no way asked for, ± standard error; frozen answers "
-        f"(`--epochs 0`); {CLASSES} classes of at most {IMAGES} images, {KNOWN} known by {LABELS} labels each, true K. Measured {written['date']} on {written['processor']}, {written['cores']} cores by "
+        f"(`--epochs 0`); {CLASSES} classes of at most {IMAGES} images, {KNOWN} known by {LABELS} labels each, true K. "
+        f"Measured {written['date']} on {written['processor']}, {written['cores']} cores by "
         f"`{written['command']}`; per draw in [next_labels.json](../benchmarks/quality/results/next_labels.json).",
     ]
     return "\n".join(lines)

@@ -16,7 +16,7 @@ from debgcd.system.progress import escaped
 if TYPE_CHECKING:
     from debgcd.run.directory import Run
 
-FILES = ("csv", "parquet", "coco", "labelstudio", "onnx")
+FILES = ("csv", "parquet", "coco", "labelstudio", "megadetector", "atlas", "onnx")
 FOLDERS = ("folders", "hf", "fiftyone")
 
 
@@ -47,13 +47,19 @@ def add(subparsers: Subparsers) -> None:
         action="store_true",
         help="with --to folders: labelled/<class>/ and unlabelled/<category>/, as train reads them, instead of <category>/",
     )
+    parser.add_argument(
+        "--detections",
+        type=Path,
+        metavar="JSON",
+        help="with --to megadetector: the file that the run was trained on; OUT is the same with categories",
+    )
     add_force(parser)
     add_cache(parser)
 
 
 def export(options: argparse.Namespace) -> None:
     """`debgcd export`."""
-    from debgcd.export import annotations, folders, onnx, tables
+    from debgcd.export import annotations, atlas, folders, megadetector, onnx, tables
     from debgcd.run.directory import finished_run
     from debgcd.system.machine import cache_folder
 
@@ -61,6 +67,8 @@ def export(options: argparse.Namespace) -> None:
     out: Path = options.out
     if options.separate and options.to != "folders":
         raise UsageError(f"--separate is for folders, not for {options.to}; leave it out")
+    if options.detections is not None and options.to != "megadetector":
+        raise UsageError(f"--detections is for megadetector, not for {options.to}; leave it out")
     if options.to in FOLDERS:
         folders.require_new_folder(out)
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -79,15 +87,17 @@ def export(options: argparse.Namespace) -> None:
         if place is not None:
             require_free(options, f"-o: its {what}", place(out), run.manifest.paths)
         out.parent.mkdir(parents=True, exist_ok=True)
-        if options.to == "onnx":
-            onnx.write_onnx(run, out, cache_folder(options.cache or run.config.run.cache))
-        else:
-            {
-                "csv": tables.write_csv,
-                "parquet": tables.write_parquet,
-                "coco": annotations.write_coco,
-                "labelstudio": annotations.write_labelstudio,
-            }[options.to](run, out)
+        cache = cache_folder(options.cache or run.config.run.cache)
+        files: dict[str, Callable[[Run, Path], None]] = {
+            "csv": tables.write_csv,
+            "parquet": tables.write_parquet,
+            "coco": annotations.write_coco,
+            "labelstudio": annotations.write_labelstudio,
+            "megadetector": partial(megadetector.write_megadetector, detections=options.detections),
+            "atlas": partial(atlas.write_atlas, cache=cache),
+            "onnx": partial(onnx.write_onnx, cache=cache),
+        }
+        files[options.to](run, out)
         if place is not None:
             print(f"{what}: {escaped(place(out))}")
     print(f"{options.to}: {escaped(out)}")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 RUN_FILES = ("config.yaml", "manifest.csv")  # a folder with both is a run directory
 MODEL_FILES = ("config.json", "categories.json")  # a folder with both is a model folder
-INPUT_OPTIONS = ("path", "run", "config", "backbone", "start")  # options that name what a command reads
+INPUT_OPTIONS = ("path", "run", "config", "backbone", "start", "detections")  # options that name what a command reads
 
 
 def add_force(parser: argparse.ArgumentParser) -> None:

@@ -2,6 +2,7 @@
 
 - `manifest`: images, labels, truth, splits and groups; written as CSV, made from Python objects
 - `sources`: folders, CSV and Parquet -> manifest
+- `megadetector`: MegaDetector's results -> boxes
 - `python_inputs`: images and labels given in Python
 - `scan`: decodes every image once before a run
 - `fingerprints`: content hashes of image files, cached by path and stat

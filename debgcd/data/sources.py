@@ -1,4 +1,4 @@
-"""Read a folder, a CSV or Parquet file, or a single image into a manifest."""
+"""Read a folder, a CSV or Parquet file, MegaDetector's JSON, or a single image into a manifest."""
 
 import csv
 import difflib
@@ -12,6 +12,7 @@ from typing import Any
 from debgcd.data.image.crop import BOX, parse_box
 from debgcd.data.image.decode import Reason, Unusable, regular_file
 from debgcd.data.manifest import COLUMNS, SPLITS, Manifest, Row, Skipped, assemble, label_text, shown, skip, text
+from debgcd.data.megadetector import read_detections
 from debgcd.errors import DataError, UsageError
 from debgcd.system.files import csv_field
 from debgcd.system.machine import optional
@@ -31,9 +32,10 @@ CLUTTER = {"thumbs.db", "desktop.ini", "__macosx"}
 
 
 def read_manifest(source: Path) -> Manifest:
-    """Read a folder, a CSV, a Parquet file or a single image (one unlabelled row).
+    """Read a folder, a CSV, a Parquet file, MegaDetector's JSON or a single image (one unlabelled row).
 
-    No image is opened; `scan` does that. In a folder only the types of entries are checked, in a table not even that.
+    No image is opened, except for the sizes that MegaDetector's boxes need; `scan` does that. In a folder only the types of
+    entries are checked, in a table not even that.
     """
     source = Path(os.path.abspath(source))
     if not os.path.exists(source):
@@ -50,11 +52,13 @@ def read_manifest(source: Path) -> Manifest:
             manifest = _read_table(source, _csv_records(source))
         elif suffix in (".parquet", ".pq"):
             manifest = _read_table(source, _parquet_records(source))
+        elif suffix == ".json":
+            manifest = _read_detections(source)
         elif suffix in IMAGE_SUFFIXES:
             manifest = assemble([Row(str(source))])
         else:
             raise UsageError(
-                f"{shown(source)} is neither a folder nor, by its suffix, a CSV or Parquet file or an image; rename it, "
+                f"{shown(source)} is neither a folder nor, by its suffix, a CSV, Parquet or JSON file or an image; rename it, "
                 "or list its path in a CSV"
             )
     if not len(manifest):
@@ -62,6 +66,19 @@ def read_manifest(source: Path) -> Manifest:
         first = f", the first: {manifest.skipped[0].reason!r}" if count else ""
         raise DataError(f"no image in {shown(source)} (skipped files: {count}{first}); add images to it")
     return manifest
+
+
+def _read_detections(source: Path) -> Manifest:
+    """A row per animal that MegaDetector found; those of files below labelled/<class>/ beside the JSON are labelled."""
+    detections = read_detections(source)
+    rows = []
+    for one in detections.found:
+        path = one.picture.path
+        parts = Path(os.path.relpath(path, source.parent)).parts
+        label = text(parts[1]) if len(parts) > 2 and parts[0].lower() in LABELLED else None
+        where = f"entry {one.image} of {shown(source)}"
+        rows.append(Row(str(path), label, group=one.group, where=where, box=one.picture.box))
+    return assemble(rows, detections.skipped)
 
 
 def _read_folder(root: Path) -> Manifest:

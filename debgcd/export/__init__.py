@@ -4,5 +4,7 @@
 - `tables`: CSV and Parquet
 - `folders`: folders, Hugging Face, FiftyOne
 - `annotations`: COCO and Label Studio
+- `megadetector`: MegaDetector's format, for camera-trap tools
+- `atlas`: images, places and features for embedding-atlas and LightlyStudio
 - `onnx`: the model as ONNX, compared with the original
 """

@@ -164,12 +164,12 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def read_json(path: Path) -> Any:
-    """A JSON file's value; a ValueError says what is wrong with its text."""
+def read_json(path: Path, largest: int = MAX_JSON) -> Any:
+    """A JSON file's value, of at most `largest` bytes; a ValueError says what is wrong with its text."""
     with open(path, "rb") as file:
-        content = file.read(MAX_JSON + 1)
-    if len(content) > MAX_JSON:
-        raise ValueError(f"it is larger than {MAX_JSON // 10**6} MB")
+        content = file.read(largest + 1)
+    if len(content) > largest:
+        raise ValueError(f"it is larger than {largest // 10**6} MB")
     return parse_json(content.decode("utf-8"))
 
 
