@@ -152,7 +152,8 @@ class Discoverer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         X = given_images(X)
         cache = cache_folder(self.cache)
         place = self._folder / "images" / f"added-{uuid.uuid4().hex[:8]}"
-        add(self._folder, _listed(X, place), cache)
+        with speaking(self.verbose):
+            add(self._folder, _listed(X, place), cache)
         self._model = replace(open_model(self._folder, cache), labels=self._fitted().labels)
         self.labels_ = self.predict(X)
         return self

@@ -169,7 +169,7 @@ def table(written: dict[str, Any]) -> str:
         f"All in per cent after {written['answers']} answers, on the images that no way asked for, ± standard error; frozen answers "
         f"(`--epochs 0`); {CLASSES} classes of at most {IMAGES} images, {KNOWN} known by {LABELS} labels each, true K. "
         f"Measured {written['date']} on {written['processor']}, {written['cores']} cores by "
-        f"`{written['command']}`; per draw in [next_labels.json](../benchmarks/quality/results/next_labels.json).",
+        f"`{written['command']}`; per draw in `benchmarks/quality/results/next_labels.json`.",
     ]
     return "\n".join(lines)
 

@@ -163,7 +163,9 @@ def test_what_the_command_refuses(command: Command, run: Run, tmp_path: Path) ->
 def test_the_report_says_what_is_known_and_what_to_do(page: Path) -> None:
     """The run has truth, so the kinds of error are drawn; from ten labels no error of looks_new is stated."""
     text = page.read_text("utf-8")
-    assert "3 categories: 2 known classes and 1 new." in text and "too few to tell how often that is wrong" in text
+    assert (
+        "3 categories: 2 known classes and 1 new." in text and "too few labels to tell how often that is wrong" in text
+    )
     assert "<code>debgcd review run</code>" in text and "healthy" not in text.split('<section id="categories">')[0]
     assert "Kinds of error" in text and "Unlabelled images per category" not in text
 

@@ -168,7 +168,7 @@ class ReviewSession:
         with self._lock:
             images = np.flatnonzero(self._status == STATUS.index(OPEN))
             category = self._category[images]
-        said = read_predictions(self._run.predictions, ("top1_p", "top2_p"))
+        said = joined_predictions(self._run.folder)
         lead = np.array([first - (second or 0) for first, second in zip(said["top1_p"], said["top2_p"], strict=True)])
         rows = self._run.manifest.training_rows[self._training[images]]
         scene = [self._run.manifest.groups[row] for row in rows]
