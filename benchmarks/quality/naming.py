@@ -30,9 +30,10 @@ from settle import SETS, features_of  # noqa: E402
 
 from debgcd.cluster.settle import SettleOptions, settle  # noqa: E402
 from debgcd.evaluate import novelty_auroc  # noqa: E402
+from debgcd.novelty import so_far as batches  # noqa: E402
+from debgcd.novelty import vote  # noqa: E402
 from debgcd.novelty.base import NoveltyThreshold  # noqa: E402
 from debgcd.novelty.so_far import Origin, SoFar  # noqa: E402
-from debgcd.novelty.vote import Neighbours  # noqa: E402
 from debgcd.system.machine import facts  # noqa: E402
 from debgcd.train.setup import standardised  # noqa: E402
 
@@ -116,14 +117,14 @@ def measured(weeks: Weeks, seed: int) -> list[dict[str, Any]]:
     """The first round, and the second one after each review: single images, the whole second week, and the novelty."""
     first, known, seen = weeks.first, weeks.known, weeks.seen
     label = torch.from_numpy(weeks.label)
-    vote = fitted(weeks.feature[first], label[first])
+    detector = fitted(weeks.feature[first], label[first])
     free = weeks.label[first] < 0
-    novelty = vote(weeks.feature[first])
+    novelty = detector(weeks.feature[first])
     runs = [
         {
             "kind": "first round",
             "named": 0.0,
-            **errors(novelty[free], weeks.truth[first][free] >= known, vote.threshold()),
+            **errors(novelty[free], weeks.truth[first][free] >= known, detector.threshold()),
         }
     ]
     k = seen
@@ -150,7 +151,8 @@ def measured(weeks: Weeks, seed: int) -> list[dict[str, Any]]:
                 voter = np.full(len(first), -1)
                 labelled = given | (named & (category >= known)) if how != "novelty" else named | given
                 voter[np.flatnonzero(first)[labelled]] = category[labelled]
-                head = fitted(weeks.feature, torch.from_numpy(voter))
+                uneven = batches.UNEVEN if how == "novelty" else vote.UNEVEN
+                head = fitted(weeks.feature, torch.from_numpy(voter), uneven)
                 outside = weeks.truth >= known + round(share * (seen - known))
                 s = head(weeks.feature)
                 runs.append(
@@ -159,8 +161,8 @@ def measured(weeks: Weeks, seed: int) -> list[dict[str, Any]]:
     return runs
 
 
-def fitted(feature: Tensor, label: Tensor) -> Neighbours:
-    head = Neighbours(feature.shape[1], len(feature))
+def fitted(feature: Tensor, label: Tensor, uneven: float = vote.UNEVEN) -> vote.Neighbours:
+    head = vote.Neighbours(feature.shape[1], len(feature), uneven=uneven)
     head.fit(feature, label)
     return head
 

@@ -23,6 +23,7 @@ MEASURES = {"all": "All", "old": "Old", "new": "New", "auroc": "AUROC"}
 # goals, in points of All: (better, worse, minimum difference)
 ORDER = [("DebGCD", "SimGCD", 3.0), ("DebGCD", "semi-supervised k-means", 3.0), ("DebGCD", "k-means", 8.0)]
 FAR = 0.1  # a stated error that is further than this from the real one is called off
+KEPT, NEAR = 0.9, 0.1  # of naming: share of the first round's AUROC, and difference between a stated and a real error
 MUCH = 3.0  # points of All below its own start that a run should not end
 
 Run = dict[str, Any]
@@ -31,7 +32,9 @@ Run = dict[str, Any]
 def write_page(results: Path, page: Path) -> None:
     """Fill the placeholders {name} of words.md with tables; a part that has not been run yet says so."""
     parts = {place.stem: json.loads(place.read_text("utf-8")) for place in sorted(results.glob("*.json"))}
-    drawn, frozen, people, settled = (parts.pop(name, None) for name in ("draws", "draws_frozen", "people", "settle"))
+    drawn, frozen, people, settled, named = (
+        parts.pop(name, None) for name in ("draws", "draws_frozen", "people", "settle", "naming")
+    )
     tables = {name: _part(found["runs"]) for name, found in parts.items()}
     if frozen is not None:
         tables |= {"stated": stated_errors(frozen["runs"]), "stated_measured": measured([frozen])}
@@ -39,6 +42,8 @@ def write_page(results: Path, page: Path) -> None:
         tables |= {"draws": draws(drawn["runs"]), "drawn": measured([drawn])}
     if settled is not None:
         tables |= {"settle": settle_parts(settled["runs"]), "settle_measured": measured([settled])}
+    if named is not None:
+        tables |= {"naming": naming(named["runs"]), "naming_measured": measured([named])}
     if "answers" in parts:
         tables |= {"answers": answers(parts["answers"]["runs"]), "answered": measured([parts["answers"]])}
     if "k" in parts:
@@ -154,6 +159,26 @@ def stated_errors(runs: list[Run]) -> str:
         )
     head = ["set", "draws", "known wrong %", "new missed %", "stated in", "stated - real", "stated - real, new"]
     return markdown_table([*head, f"> {100 * FAR:.0f} points off"], rows)
+
+
+def naming(runs: list[Run]) -> str:
+    """What looks new in a second week: AUROC, its share of the first round's, and the errors as stated and as they are."""
+    first = {(run["set"], run["draw"]): run["auroc"] for run in runs if run["kind"] == "first round"}
+    rows = []
+    for kind, named in dict.fromkeys((run["kind"], run["named"]) for run in runs):
+        mine = [run for run in runs if (run["kind"], run["named"]) == (kind, named)]
+        kept = sum(run["auroc"] >= KEPT * first[run["set"], run["draw"]] for run in mine)
+        cells = [f"{100 * statistics.mean(run['auroc'] for run in mine):.1f}", f"{kept} of {len(mine)}"]
+        for side in ("known", "new"):
+            pairs = [(run[side]["stated"], run[side]["real"]) for run in mine if run[side]["stated"] is not None]
+            near = sum(abs(said - real) <= NEAR for said, real in pairs)
+            means = [f"{100 * statistics.mean(values):.0f}" for values in zip(*pairs, strict=True)] or ["–", "–"]
+            cells += [f"{means[0]} / {means[1]}", f"{near} of {len(pairs)}"]
+        rows.append([kind, f"{100 * named:.0f} %", *cells])
+    head = ["judged by", "named", "AUROC", "at least .9 of the first round's"]
+    for side in ("known", "new"):
+        head += [f"errors on {side}: stated / real", "within 10 points"]
+    return markdown_table(head, rows)
 
 
 def draws(runs: list[Run]) -> str:

@@ -24,6 +24,7 @@ POOLED = 30  # images in a batch from which they vote among themselves
 UNEVEN = (
     0.3  # spread of log r_c as in vote.py; classes differ more between two batches than in the shares of their labels
 )
+IMAGES_PER_AXIS = 4  # with fewer, the axes fit the images that there were much better than any others
 NEAREST = 5  # images whose mean cosine says how well a single image fits
 PRIOR = 0.2  # share of single images that are assumed to be of none of the categories
 CALIBRATION = 5000  # images by which single images are calibrated, at most
@@ -75,7 +76,7 @@ class SoFar(nn.Module):
     def __init__(self, width: int, images: int):
         super().__init__()
         voters = min(images, MOST)
-        axes = max(1, min(AXES, width, voters - 1))
+        axes = max(1, min(AXES, width, voters // IMAGES_PER_AXIS))
         self.register_buffer("mean", torch.zeros(width))
         self.register_buffer("axes", torch.zeros(width, axes))
         self.register_buffer("points", torch.zeros(voters, axes, dtype=torch.float16))
@@ -110,8 +111,11 @@ class SoFar(nn.Module):
         return self
 
     def place(self, feature: Tensor) -> Tensor:
-        """Features on the principal axes: (N, width) -> (N, axes), unit rows."""
-        return normalize((feature - self.mean) @ self.axes, dim=1)
+        """Unit-length features on the principal axes: (N, width) -> (N, axes), the shorter the more lies beside the axes.
+
+        What is like nothing that there was often lies beside them, and at unit length would look more alike than it is.
+        """
+        return normalize(feature - self.mean, dim=1) @ self.axes
 
     @torch.no_grad()
     def forward(self, feature: Tensor, group: Tensor | None = None) -> NoneOfThese:
@@ -150,10 +154,12 @@ class SoFar(nn.Module):
         )
         rows = torch.randperm(len(points), generator=torch.Generator().manual_seed(0))[:CALIBRATION].to(points.device)
         own, others = [], []
+        length = points.norm(dim=1)
         for part in rows.split(BLOCK):
             similarity = points[part] @ points.T
+            copy = similarity > (1 - COPY) * length[part][:, None] * length
             same = (self.groups[part][:, None] >= 0) & (self.groups[part][:, None] == self.groups)
-            similarity = similarity.masked_fill((similarity > 1 - COPY) | same, -torch.inf)
+            similarity = similarity.masked_fill(copy | same, -torch.inf)
             own.append(_fit(similarity))
             others.append(_fit(similarity.masked_fill(category[part][:, None] == category, -torch.inf)))
         fits, stranger = torch.cat(own), torch.cat(others)

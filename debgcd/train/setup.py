@@ -23,6 +23,9 @@ from debgcd.methods.base import Method, Sizes
 from debgcd.model.backbone import Backbone, pick_device
 from debgcd.model.heads import classifiers, reset_heads
 from debgcd.model.network import Network
+from debgcd.novelty.base import detector_of
+from debgcd.novelty.so_far import UNEVEN
+from debgcd.novelty.vote import Neighbours
 from debgcd.run.directory import Run
 from debgcd.system import distributed
 from debgcd.system.progress import progress
@@ -148,6 +151,9 @@ def prepare(run: Run, backbone: Backbone, tokens: Tokens, start: StartFeatures |
     held = held_out(label, share, run.config.seed, group)
     before = read_before(run)
     placed = None if before is None else before.placed(run.manifest)
+    detector = detector_of(network)
+    if placed is not None and isinstance(detector, Neighbours):
+        detector.uneven = UNEVEN  # it compares what there was with what came, as three answers do
     return Setup(network, method, tokens, label, held, known, run.manifest.training_paths, start, placed)
 
 
