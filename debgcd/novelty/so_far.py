@@ -25,6 +25,7 @@ UNEVEN = (
     0.3  # spread of log r_c as in vote.py; classes differ more between two batches than in the shares of their labels
 )
 IMAGES_PER_AXIS = 4  # with fewer, the axes fit the images that there were much better than any others
+FEWEST_AXES = 32  # but so many, where there are images for them: a new class may differ in any of them
 NEAREST = 5  # images whose mean cosine says how well a single image fits
 PRIOR = 0.2  # share of single images that are assumed to be of none of the categories
 CALIBRATION = 5000  # images by which single images are calibrated, at most
@@ -76,7 +77,7 @@ class SoFar(nn.Module):
     def __init__(self, width: int, images: int):
         super().__init__()
         voters = min(images, MOST)
-        axes = max(1, min(AXES, width, voters // IMAGES_PER_AXIS))
+        axes = max(1, min(AXES, width, voters - 1, max(FEWEST_AXES, voters // IMAGES_PER_AXIS)))
         self.register_buffer("mean", torch.zeros(width))
         self.register_buffer("axes", torch.zeros(width, axes))
         self.register_buffer("points", torch.zeros(voters, axes, dtype=torch.float16))
@@ -127,12 +128,13 @@ class SoFar(nn.Module):
         """As the call, from points (N, axes) that `place` has made."""
         if len(points) < POOLED:
             return self._one_by_one(points)
-        both = torch.cat([self.points.to(points), points])
+        # at unit length, or those that lie beside the axes would all be in one place, like copies
+        both = normalize(torch.cat([self.points.to(points), points]), dim=1)
         label = torch.cat([self.category.long(), torch.full((len(points),), -1, device=points.device)])
         own = torch.full((len(points),), -1, device=points.device) if group is None else group
         vote = Neighbours(both.shape[1], len(both), uneven=UNEVEN).to(points.device)
         vote.fit(both, label, torch.cat([self.groups.to(own), own]))
-        return NoneOfThese(vote(points), vote.threshold())
+        return NoneOfThese(vote(both[-len(points) :]), vote.threshold())
 
     def _one_by_one(self, points: Tensor) -> NoneOfThese:
         seen = self.points.to(points)
