@@ -9,9 +9,9 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from debgcd.data import fingerprints
+from debgcd.data import fingerprints, thumbnails
 from debgcd.grow import features
-from debgcd.report import thumbnails
+from debgcd.report import untuned
 from debgcd.review.page import pictures, similar
 from debgcd.system.files import bytes_in, read_sealed
 from debgcd.system.progress import progress
@@ -24,6 +24,7 @@ FEATURES = re.compile(r"[0-9a-f]{32}\.(npy|features-\d+)")
 KEPT_FEATURES = {
     "features of a review": (similar.FOLDER, similar.SUFFIX),
     "features of a run": (features.FOLDER, features.SUFFIX),
+    "structure of a run": (untuned.FOLDER, untuned.SUFFIX),
 }
 TABLES = {fingerprints.FILE, *(thumbnails.NAME.format(side) for side in (thumbnails.SIDE, pictures.SIDE))}
 FREED = ("damaged", "old")

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from debgcd.config.schema import Config
+from debgcd.data.copies import Copies, copies_in_words, find_copies, names_in_words
 from debgcd.data.manifest import Manifest, lost_classes
 from debgcd.data.scan import scan
 from debgcd.errors import DebgcdError
@@ -71,6 +72,7 @@ class Findings:
     plan: PlannedRun | None
     cache: str
     cache_bytes: int
+    copies: list[Copies]  # exact ones first
     doubts: list[Doubt] | None = None  # the most certain first; None: not asked
 
     def to_json(self) -> dict[str, Any]:
@@ -86,6 +88,8 @@ def check(manifest: Manifest, config: Config, labels: bool = False) -> tuple[Fin
     with progress("reading images") as report:
         manifest = scan(manifest, config.run.workers, report)
     cache = cache_folder(config.run.cache)
+    with progress("looking for copies") as report:
+        copies = find_copies(manifest, cache, report)
     label = manifest.training_labels
     classes = Counter(name for name in manifest.labels if name is not None)
     problem, plan = None, None
@@ -103,11 +107,19 @@ def check(manifest: Manifest, config: Config, labels: bool = False) -> tuple[Fin
         with_truth=sum(truth is not None for truth in manifest.truths),
         classes=dict(sorted(classes.items())),
         skipped=[{"file": entry.file, "reason": entry.reason} for entry in manifest.skipped],
-        warnings=lost_classes(listed, manifest) + _warnings(classes) + _torn(manifest) + uneven,
+        warnings=[
+            *lost_classes(listed, manifest),
+            *_warnings(classes),
+            *names_in_words(classes),
+            *_torn(manifest),
+            *copies_in_words(copies),
+            *uneven,
+        ],
         problem=problem,
         plan=plan,
         cache=str(cache),
         cache_bytes=bytes_in(cache),
+        copies=copies,
         doubts=doubtful,
     )
     return found, manifest

@@ -17,8 +17,8 @@ from debgcd.config.schema import Config
 from debgcd.data.image.decode import Unusable
 from debgcd.data.manifest import Manifest, from_arrays, write_manifest
 from debgcd.data.sources import read_manifest
+from debgcd.data.thumbnails import square
 from debgcd.errors import UsageError
-from debgcd.report.thumbnails import square
 from debgcd.review.log import reviewed_predictions
 from debgcd.run.categories import Category
 from debgcd.run.directory import Run, open_run, require_new

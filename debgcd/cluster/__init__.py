@@ -6,6 +6,7 @@
 - `settle`: the frozen and the settled answer: mean shift, clusters, a linear head
 - `ward`: one tree, all cuts
 - `consensus`: K as the number of clusters as tight as the known classes
+- `structure`: what features say of categories, whoever made them
 - `estimate_k`: three ways to estimate K
 - `graphs`: clusters of a graph of neighbours: semi-supervised FINCH, Infomap
 - `mixture`: Gaussians that split and merge

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from debgcd.datasets import Benchmark
 
 
-SHOWN = 20  # classes, and labels that look wrong, that are printed
+SHOWN = 20  # classes, labels that look wrong and images with copies that are printed
 
 
 def add(subparsers: Subparsers) -> None:
@@ -123,6 +123,7 @@ def _print_findings(found: Findings) -> None:
             print(f"  {entry['file']!r}: {escaped(entry['reason'])}")
         if len(found.skipped) > 10:
             print(f"  ... and {len(found.skipped) - 10} more (use --json to list all)")
+    _print_copies(found)
     if found.doubts is not None:
         print(f"\nlabels that look wrong: {len(found.doubts)} of {found.labelled}")
         rows = [[d.file, d.label, d.neighbours, f"{d.certainty:.2f}"] for d in found.doubts[:SHOWN]]
@@ -142,3 +143,19 @@ A run would sort {found.unlabelled} images into {into} with {plan.method}, prese
   about {duration(plan.seconds)} on this machine, and {plan.bank_bytes / 1e6:,.0f} MB in {cache} (now {found.cache_bytes / 1e6:,.0f} MB)""")
         if plan.quality is not None and plan.levels:
             print(f"  {describe(plan.quality, plan.levels)}")
+
+
+def _print_copies(found: Findings) -> None:
+    """Those that contradict each other first."""
+    rows = [
+        ["exact" if one.exact else "near", str(number), file, "-" if label is None else label]
+        for number, one in enumerate(
+            sorted(found.copies, key=lambda one: (not one.contradict, not one.known_and_asked)), 1
+        )
+        for file, label in zip(one.files, one.labels, strict=True)
+    ]
+    if rows:
+        print(f"\nimages with copies: {len(rows)} in {len(found.copies)} groups")
+        table(["copy", "group", "file", "label"], rows[:SHOWN])
+        if len(rows) > SHOWN:
+            print(f"... and {len(rows) - SHOWN} more (use --json to list all)")

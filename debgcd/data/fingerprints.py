@@ -42,7 +42,11 @@ class Contents:
     @property
     def sha256(self) -> str:
         """Of all images in order: the bytes of files and the boxes in them; names do not matter."""
-        return hashlib.sha256(b"".join(map(_with_box, self.paths, self.digests))).hexdigest()
+        return hashlib.sha256(b"".join(self.own_digests())).hexdigest()
+
+    def own_digests(self) -> list[bytes]:
+        """Of each image: the same for two images only if their files' bytes and their boxes are."""
+        return list(map(_with_box, self.paths, self.digests))
 
     def require_unchanged(self, numbers: Iterable[int]) -> None:
         """Refuse if one of these files was changed since: what was decoded from it may not be what was hashed."""

@@ -1,4 +1,4 @@
-"""What to show of each category: exemplars, borderline images, outliers, duplicates, what it looks like, its group."""
+"""What to show of each category: its most certain and its least certain images, one of each part, outliers, what it looks like."""
 
 from __future__ import annotations
 
@@ -7,27 +7,29 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.sparse import csr_array, vstack
-from scipy.sparse.csgraph import connected_components
 
+from debgcd.cluster.kmeans import kmeans
 from debgcd.cluster.prototypes import principal
+from debgcd.cluster.structure import distances
 from debgcd.cluster.ward import ward
 from debgcd.report.look import Look
-from debgcd.report.trust import Ids, distances, rows_per_category
+from debgcd.report.trust import Ids, rows_per_category
 from debgcd.system.progress import progress, say
 
-EXEMPLARS, OTHERS = 12, 8  # images shown per category; fewer if there are many categories
+CERTAIN, OTHERS = 6, 8  # images shown per category; fewer if there are many categories
+PARTS, PART = 4, 5  # parts of a category at most, of at least this many images on average
 IMAGES_ON_PAGE = 5000  # of more, a random part is shown
 UNSURE = 0.5  # confidence below which the group of a category is the safer answer
 OUTLIER_DEVIATIONS = 2.0  # standard deviations above the category's mean distance
-DUPLICATE_RMS = 0.03  # root mean square difference of near-duplicates at 8 × 8 pixels, values in 0..1
 
 
 @dataclass(frozen=True)
 class Description:
     """One category; images by number."""
 
-    exemplars: list[int]  # nearest to the mean; at most one per group of the manifest
+    certain: list[int]  # the most probable ones, then those nearest to the mean; at most one per group of the manifest
+    typical: list[int]  # of each part that it falls into, the image nearest to the part's mean; the largest part first
+    part_sizes: list[int]  # of these parts
     borderline: list[int]  # the two most probable categories are nearly as probable
     outliers: list[int]  # much further from the mean than the others
     labelled: list[int]  # of a known class: labelled images nearest to the mean
@@ -43,7 +45,7 @@ def describe(look: Look) -> list[Description]:
     missing = np.isnan(look.means[:, 0])
     k = len(look.categories)
     share = IMAGES_ON_PAGE // (4 * k)
-    most, others = max(2, min(EXEMPLARS, share)), max(1, min(OTHERS, share // 2))
+    most, others = max(2, min(CERTAIN, share)), max(1, min(OTHERS, share // 2))
     label = look.label[look.there]
     members = rows_per_category(np.where(label < 0, look.category[look.there], -1), k)
     descriptions = []
@@ -53,9 +55,13 @@ def describe(look: Look) -> list[Description]:
             apart[c] = np.inf
         near = int(apart.argmin()) if len(apart) and np.isfinite(apart).any() and not missing[c] else None
         order, far = _by_distance(look, free, c)
+        typical, part_sizes = _parts(look, free)
+        surest = sorted(order, key=lambda image: -round(look.rows[image]["top1_p"], 2))
         descriptions.append(
             Description(
-                exemplars=_one_per_scene(look, order)[:most],
+                certain=_one_per_scene(look, surest)[: 2 * most],  # the page leaves out near-duplicates
+                typical=typical,
+                part_sizes=part_sizes,
                 borderline=_borderline(look, look.there[free].tolist())[:others],
                 outliers=far[:others],
                 labelled=_one_per_scene(look, _by_distance(look, labelled, c)[0])[:others],
@@ -72,22 +78,6 @@ def groups(look: Look) -> Ids:
     return tree.cut(min(tree.leaves, max(1, round(len(look.categories) ** 0.5))))
 
 
-def duplicates(prints: NDArray[np.float32], block: int = 1024) -> list[list[int]]:
-    """Groups of near-duplicate images by their fingerprints (N, d); NaN: left out. A chain of similar images is one group."""
-    usable = np.flatnonzero(~np.isnan(prints[:, 0]))
-    if not len(usable):
-        return []
-    points = prints[usable]
-    length = (points**2).sum(1)
-    near = []
-    for start in range(0, len(points), block):
-        rows = slice(start, start + block)
-        squared = length[rows, None] + length - 2 * points[rows] @ points.T
-        near.append(csr_array(squared < DUPLICATE_RMS**2 * points.shape[1]))
-    _, group = connected_components(vstack(near), directed=False)
-    return [usable[rows].tolist() for rows in rows_per_category(group, int(group.max()) + 1) if len(rows) > 1]
-
-
 def _by_distance(look: Look, rows: Ids, c: int) -> tuple[list[int], list[int]]:
     """The images in these rows of `feature`, nearest to the category's mean first; and the outliers, furthest first."""
     if not len(rows):
@@ -96,6 +86,18 @@ def _by_distance(look: Look, rows: Ids, c: int) -> tuple[list[int], list[int]]:
     order = np.argsort(apart, kind="stable")
     images = look.there[rows][order]
     return images.tolist(), images[apart[order] > apart.mean() + OUTLIER_DEVIATIONS * apart.std()][::-1].tolist()
+
+
+def _parts(look: Look, rows: Ids) -> tuple[list[int], list[int]]:
+    """Of each part of these rows of `feature`, by k-means: the image nearest to its mean, and its size; the largest part first."""
+    count = min(PARTS, len(rows) // PART)
+    if count < 2:
+        return [], []
+    feature = look.feature[rows]
+    found = kmeans(torch.from_numpy(feature), torch.full((len(rows),), -1), count, restarts=2).assignment.numpy()
+    parts = sorted((np.flatnonzero(found == part) for part in np.unique(found)), key=lambda part: (-len(part), part[0]))
+    near = [part[np.linalg.norm(feature[part] - feature[part].mean(0), axis=1).argmin()] for part in parts]
+    return look.there[rows[near]].tolist(), [len(part) for part in parts]
 
 
 def _borderline(look: Look, images: list[int]) -> list[int]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from debgcd.report.thumbnails import thumbnails
+from debgcd.data.thumbnails import thumbnails
 from debgcd.review.log import reviewed_predictions
 from debgcd.run.directory import Run, unusable_images
 from debgcd.run.predictions import Prediction

@@ -8,6 +8,7 @@ import hashlib
 import os
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,15 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from numpy.typing import NDArray
 
 from debgcd import __version__
+from debgcd.data.copies import copies_in_words, duplicates, find_copies, fingerprints, names_in_words
 from debgcd.data.image.crop import Picture
-from debgcd.errors import DebgcdError
-from debgcd.report.describe import IMAGES_ON_PAGE, UNSURE, Description, describe, duplicates, project
+from debgcd.data.thumbnails import thumbnails
+from debgcd.errors import DataError, DebgcdError
+from debgcd.report.describe import CERTAIN, IMAGES_ON_PAGE, UNSURE, Description, describe, project
 from debgcd.report.look import Look, look
 from debgcd.report.plots import draw, image_file, k_figure
+from debgcd.report.suggest import sentence
 from debgcd.report.summary import WARNING, next_steps, read_estimate, summary
-from debgcd.report.thumbnails import fingerprints, thumbnails
 from debgcd.report.trust import order_of_interest
 from debgcd.run.directory import Run, unusable_images
 from debgcd.system.files import csv_field, readable, write_text
@@ -44,11 +47,16 @@ K_CAPTION = "How well each number of categories fits the images; the dashed line
 def write_report(run: Run, out: Path, cache: Path) -> None:
     """Write the report of a finished run, atomically."""
     seen = look(run, cache)
-    write_text(out, render(seen, page_data(seen, cache), _figures(run, cache)))
+    write_text(out, render(seen, page_data(seen, cache), _figures(run, cache), _labels(seen, cache)))
 
 
-def render(look: Look, data: dict[str, Any], figures: Sequence[dict[str, str]] = ()) -> str:
-    """The page, from what `page_data` returns."""
+def render(
+    look: Look,
+    data: dict[str, Any],
+    figures: Sequence[dict[str, str]] = (),
+    labels: Sequence[dict[str, Any]] = (),
+) -> str:
+    """The page, from what `page_data` returns; figures and labels that look wrong, with pictures in base64."""
     loader = FileSystemLoader(TEMPLATES)
     templates = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
     script, style = (TEMPLATES / "gallery.js").read_text("utf-8"), (TEMPLATES / "report.css").read_text("utf-8")
@@ -64,10 +72,11 @@ def render(look: Look, data: dict[str, Any], figures: Sequence[dict[str, str]] =
         script=script,
         sentence=_sentence(look),
         cards=_cards(look),
+        suggestions=[sentence(one, look.categories, look.size) for one in look.suggestions],
         said=[line for line in said if not line.startswith(WARNING)],
         steps=next_steps(Path(run.folder.resolve().name), rows),
         warnings=[f"{line[0].upper()}{line[1:]}" for line in warnings] + _warnings(look, data),
-        labels=[{**vars(doubt), "file": _shown_name(look, doubt.file)} for doubt in look.doubts],
+        labels=labels,
         figures=figures,
         skipped=_skipped(run),
         config=(run.folder / "config.yaml").read_text("utf-8"),
@@ -80,9 +89,10 @@ def page_data(look: Look, cache: Path) -> dict[str, Any]:
     """All that the gallery, the map and the table of a run need, as JSON data; images are numbered from 0.
 
     categories, in their order: id, name, known, size, trust and its parts, confidence, novelty, like (the known class that it
-    looks like most), alike (the cosine between their means), group, and lists of images: exemplars, borderline, outliers,
+    looks like most), alike (the cosine between their means), group, and lists of images: certain, typical (with part_sizes), borderline, outliers,
     labelled. images: one list per column.
-    order: the categories by interest. duplicates: groups of images. unsure: confidence below which the group is safer.
+    order: the categories by interest. duplicates: groups of images. shown: how many of the certain images. unsure: confidence
+    below which the group is safer.
     """
     described = describe(look)
     chosen = _chosen(look, described)
@@ -121,10 +131,12 @@ def page_data(look: Look, cache: Path) -> dict[str, Any]:
     }
     twins = [group for group in duplicates(fingerprints(pictures)) if not labelled[group].all()]
     return {
+        "contradictions": _contradictions(look, cache),
         "categories": [_category(look, c, one, number) for c, one in enumerate(described)],
         "images": images,
         "order": order_of_interest(look.trust, look.size, len(look.run.manifest.classes)),
         "duplicates": twins,
+        "shown": CERTAIN,
         "unsure": UNSURE,
         "map": how,
     }
@@ -148,14 +160,15 @@ def _category(look: Look, c: int, described: Description, number: dict[int, int]
         "group": described.group,
         **{
             name: [number[image] for image in getattr(described, name)]
-            for name in ("exemplars", "borderline", "outliers", "labelled")
+            for name in ("certain", "typical", "borderline", "outliers", "labelled")
         },
+        "part_sizes": described.part_sizes,
     }
 
 
 def _chosen(look: Look, described: Sequence[Description]) -> list[int]:
     """The images on the page: all unlabelled ones if they are few, else a part of each; and some labelled ones of each class."""
-    picked = {image for one in described for image in (*one.exemplars, *one.borderline, *one.outliers)}
+    picked = {image for one in described for image in (*one.certain, *one.typical, *one.borderline, *one.outliers)}
     free = np.flatnonzero(look.label < 0)
     if len(free) > IMAGES_ON_PAGE:
         others = np.random.default_rng(look.run.config.seed).permutation(np.setdiff1d(free, list(picked)))
@@ -199,7 +212,7 @@ def _cards(look: Look) -> list[tuple[str, object, str]]:
     cards: list[tuple[str, object, str]] = [
         ("known classes", known, f"{size[:known].sum():,} unlabelled images in them"),
         ("new categories", int((size[known:] > 0).sum()), f"{size[known:].sum():,} images in them"),
-        ("trusted new categories", trusted, f"trust of {100 * TRUSTED:.0f} % or more"),
+        ("trusted new categories", trusted, f"at least {10 * TRUSTED:.0f} in 10 of their images belong together"),
         ("skipped files", skipped, "see Setup" if skipped else "every file could be used"),
     ]
     if look.run.added:
@@ -214,8 +227,32 @@ def _cards(look: Look) -> list[tuple[str, object, str]]:
     return cards
 
 
+def _labels(look: Look, cache: Path) -> list[dict[str, Any]]:
+    """The labels that look wrong, each with its image."""
+    here = {str(path): i for i, path in enumerate(look.paths)}
+    paths = [look.paths[here[doubt.file]] for doubt in look.doubts]
+    rows = look.run.manifest.training_rows[[here[doubt.file] for doubt in look.doubts]]
+    made = zip(thumbnails(paths, cache), unusable_images(look.run, rows, cache), strict=True)
+    pictures = [base64.b64encode(one).decode() if isinstance(one, bytes) and not why else "" for one, why in made]
+    return [
+        {**vars(doubt), "file": _shown_name(look, doubt.file), "thumb": picture}
+        for doubt, picture in zip(look.doubts, pictures, strict=True)
+    ]
+
+
+def _contradictions(look: Look, cache: Path) -> list[str]:
+    """Copies among the images that can be read, and class names that look the same."""
+    manifest = look.run.manifest.select(look.run.manifest.training_rows[look.there])
+    try:
+        copies = find_copies(manifest, cache)
+    except DataError:  # a file is gone since
+        copies = []
+    shown = [replace(one, files=[_shown_name(look, file) for file in one.files]) for one in copies]
+    return copies_in_words(shown) + names_in_words(manifest.classes)
+
+
 def _warnings(look: Look, data: dict[str, Any]) -> list[str]:
-    found = []
+    found = [f"{line[0].upper()}{line[1:]}." for line in data["contradictions"]]
     on_page = sum(not labelled for labelled in data["images"]["labelled"])
     if on_page < len(look.rows):
         found.append(

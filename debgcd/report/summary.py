@@ -41,7 +41,7 @@ def next_steps(folder: Path, rows: Sequence[Prediction]) -> list[tuple[str, str]
 def read_estimate(run: Run) -> Estimate | None:
     """The estimate of K that the run began with; None where K was given, or if the file cannot be read."""
     with suppress(OSError, ValueError, TypeError, KeyError):
-        found = read_json(run.folder / "estimate.json")
+        found = read_json(run.estimate)
         return Estimate(**{name: found[name] for name in Estimate.__dataclass_fields__})
     return None
 

@@ -1,60 +1,56 @@
 """How far to trust each category, from what is known without any truth.
 
-    trust = mean of views, clustering and confidence, as far as they are known. All parts are in 0..1:
+    trust = σ(a + Σ w · logit(part) + known · KNOWN): about the share of the category's images that belong together
 
-    views         share of the category's images that stay in it when another view of the image is shown
-    clustering    overlap with the best of K clusters that k-means finds in the same features: |A ∩ B| / |A ∪ B|
-    confidence    mean probability of the category
-    classifiers   share of its images that the other classifiers put into it too
+The parts are in 0..1, by the features before training, which no answer can have bent to itself (cluster/structure.py):
+
+    together      how often two of its images are in one cluster, over eight other clusterings
+    neighbours    share of the images nearest to its own that are in it too
     separation    mean of (b − a) / b over its images: a, b = distance to the own and to the nearest other category's mean
 
-The last two are shown but not counted. `benchmarks/trust.py` measures how well all of them rank categories by their real purity.
+`suggest.trust_of` lowers it for a category that looks like two. a and w are fitted, and the result is measured, by `benchmarks/quality/trust.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
+
+from debgcd.cluster.structure import Structure, nearness, separation, together
 
 Ids = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-COUNTED = ("views", "clustering", "confidence")
-PARTS = (*COUNTED, "classifiers", "separation")
+WEIGHTS = {"together": 0.446, "neighbours": 0.179, "separation": 0.432}
+START, KNOWN = 1.775, -1.393  # KNOWN: a known class takes in images of classes next to it
+CLIP = 0.02  # of a part: a few images can all agree by chance
 
 
-@dataclass(frozen=True)
-class Evidence:
-    """What is known of N images besides their category (N,), all in one order."""
-
-    category: Ids
-    feature: NDArray[np.float32]  # (N, width), unit rows
-    means: NDArray[np.float32]  # (K, width) of the categories; nan where there is none
-    others: Mapping[str, Ids]  # category by further classifiers
-    other_view: Ids | None  # category of another view
-    cluster: Ids  # of a second clustering
-    confidence: Floats
-
-
-def trust(evidence: Evidence, k: int) -> tuple[Floats, dict[str, Floats]]:
-    """The trust of each category (k,) and its parts, each (k,); nan for a category without images."""
-    category = evidence.category
-    size = np.bincount(category, minlength=k)
+def parts_of(found: Structure, category: Ids, k: int) -> dict[str, Floats]:
+    """The parts (K,) of each category; category: (N,) of all images. nan with fewer than two images."""
+    own = category[found.row]
     parts = {
-        "clustering": _overlap(category, evidence.cluster, k),
-        "separation": _mean(category, _separation(evidence), k),
-        "confidence": _mean(category, evidence.confidence, k),
+        "together": together(found, own, k).diagonal(),
+        "neighbours": nearness(found, own, k).diagonal(),
+        "separation": separation(found, own, k),
     }
-    if evidence.others:
-        agree = np.mean([other == category for other in evidence.others.values()], axis=0)
-        parts["classifiers"] = _mean(category, agree, k)
-    if evidence.other_view is not None:
-        parts["views"] = _mean(category, (evidence.other_view == category).astype(float), k)
-    ordered = {name: np.where(size > 0, parts[name], np.nan) for name in PARTS if name in parts}
-    return np.mean([part for name, part in ordered.items() if name in COUNTED], axis=0), ordered
+    size = np.bincount(own, minlength=k)
+    return {name: np.where(size > 1, part, np.nan) for name, part in parts.items()}
+
+
+def trust(parts: dict[str, Floats], known: int) -> Floats:
+    """The share of each category's images that are expected to be of one class, (K,); nan where a part is."""
+    score = sum(
+        (weight * logit(parts[name]) for name, weight in WEIGHTS.items()), start=np.full(len(parts["together"]), START)
+    )
+    score[:known] += KNOWN
+    return 1 / (1 + np.exp(-score))
+
+
+def logit(share: Floats) -> Floats:
+    """log(p / (1 - p)), p kept CLIP away from 0 and 1."""
+    share = np.clip(share, CLIP, 1 - CLIP)
+    return np.log(share / (1 - share))
 
 
 def order_of_interest(trust: Floats, size: Ids, known: int) -> list[int]:
@@ -63,45 +59,7 @@ def order_of_interest(trust: Floats, size: Ids, known: int) -> list[int]:
     return sorted(range(len(size)), key=lambda c: (c < known, -worth[c], c))
 
 
-def category_means(feature: NDArray[np.float32], category: Ids, k: int) -> NDArray[np.float32]:
-    """(k, width): the mean feature of each category's images; nan where there are none."""
-    sums = np.zeros((k, feature.shape[1]), np.float64)
-    np.add.at(sums, category, feature)
-    size = np.bincount(category, minlength=k)[:, None]
-    return (np.where(size > 0, sums, np.nan) / np.maximum(size, 1)).astype(np.float32)
-
-
 def rows_per_category(category: Ids, k: int) -> list[Ids]:
     """For each of k categories the rows that have it, in order; negative entries belong to none."""
     order = np.argsort(category, kind="stable")
     return np.split(order, np.searchsorted(category[order], np.arange(k)))[1:]
-
-
-def distances(feature: NDArray[np.float32], means: NDArray[np.float32]) -> NDArray[np.float32]:
-    """(N, K) Euclidean distances to the means; infinite where there is no mean."""
-    squared = (feature**2).sum(1)[:, None] - 2 * feature @ np.nan_to_num(means).T + (means**2).sum(1)
-    return np.sqrt(np.maximum(np.where(np.isnan(squared), np.inf, squared), 0))
-
-
-def _separation(evidence: Evidence) -> Floats:
-    """(N,) in 0..1; 0 where another category's mean is nearer."""
-    apart = distances(evidence.feature, evidence.means).astype(np.float64)
-    rows = np.arange(len(apart))
-    own = apart[rows, evidence.category].copy()
-    apart[rows, evidence.category] = np.inf
-    other = apart.min(1)
-    with np.errstate(invalid="ignore"):
-        share = np.where(np.isfinite(other), (other - own) / np.maximum(other, 1e-12), 1.0)  # a single category
-    return share.clip(0, 1)
-
-
-def _overlap(category: Ids, cluster: Ids, k: int) -> Floats:
-    clusters = int(cluster.max()) + 1 if len(cluster) else 1
-    both = np.bincount(category * clusters + cluster, minlength=k * clusters).reshape(k, clusters)
-    either = both.sum(1)[:, None] + both.sum(0) - both
-    return (both / np.maximum(either, 1)).max(1)
-
-
-def _mean(category: Ids, value: Floats, k: int) -> Floats:
-    size = np.bincount(category, minlength=k)
-    return np.bincount(category, weights=value, minlength=k) / np.maximum(size, 1)

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from debgcd.data.image.decode import Unusable
+from debgcd.data.thumbnails import square
 from debgcd.errors import DataError, UsageError
 from debgcd.model.text_image import TextImage, load_text_image
-from debgcd.report.thumbnails import square
 from debgcd.review.log import reviewed_predictions
 from debgcd.review.page.similar import compute, read_features
 from debgcd.run.categories import Category

@@ -71,6 +71,11 @@ class Run:
         return self.folder / "health.json"
 
     @property
+    def estimate(self) -> Path:
+        """The estimate of K; not there where K was given."""
+        return self.folder / "estimate.json"
+
+    @property
     def before(self) -> Path:
         """Categories and decisions of the reviewed run that this run continues; only such a run has this file."""
         return self.folder / BEFORE

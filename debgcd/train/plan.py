@@ -376,7 +376,7 @@ def _estimated_k(run: Run, features: Tensor) -> int:
     say(
         f"categories: about {estimated.k} ({estimated.low} to {estimated.high}){times} K = {k} (choose another with --k)"
     )
-    write_json(run.folder / "estimate.json", estimated.to_json())
+    write_json(run.estimate, estimated.to_json())
     return k
 
 

@@ -7,10 +7,10 @@ from typing import Any, cast
 
 import numpy as np
 
-from debgcd.report.describe import describe, duplicates
+from debgcd.cluster.structure import category_means
+from debgcd.data.copies import duplicates, fingerprints
+from debgcd.report.describe import describe
 from debgcd.report.look import Look
-from debgcd.report.thumbnails import fingerprints
-from debgcd.report.trust import category_means
 from debgcd.run.categories import Category
 
 
@@ -57,18 +57,19 @@ def made() -> Look:
         means=category_means(feature, category, 3),
         trust=np.ones(3),
         parts={},
+        suggestions=[],
         doubts=[],
     )
 
 
 def test_what_is_shown_of_each_category() -> None:
     a, b, new = describe(made())
-    assert set(a.exemplars) == {3, 4, 5} and set(a.labelled) == {0, 1, 2}  # unlabelled and labelled images apart
-    assert b.exemplars == [] and b.labelled == [6]
-    assert new.outliers == [15] and new.exemplars[-1] != new.exemplars[0] and 15 not in new.exemplars[:3]
+    assert set(a.certain) == {3, 4, 5} and set(a.labelled) == {0, 1, 2}  # unlabelled and labelled images apart
+    assert b.certain == [] and b.labelled == [6]
+    assert new.outliers == [15] and new.certain[-1] != new.certain[0] and new.certain[-2:] != [15, 8]
     assert new.borderline == [8] and a.borderline == []
     assert (a.like, b.like, new.like) == (1, 0, 0)
-    assert new.exemplars.index(9) > 6 or new.exemplars.index(10) > 6  # one image of a burst is enough
+    assert new.certain[-1] in (9, 10)  # one image of a burst is enough
 
 
 def test_images_that_are_gone_are_not_shown() -> None:
@@ -76,4 +77,30 @@ def test_images_that_are_gone_are_not_shown() -> None:
     left = np.array([i for i in range(16) if i not in (3, 15)])
     part = Look(**{**whole.__dict__, "there": left, "feature": whole.feature[left]})
     a, _, new = describe(part)
-    assert 3 not in a.exemplars and 15 not in [*new.exemplars, *new.outliers]
+    assert 3 not in a.certain and 15 not in [*new.certain, *new.outliers]
+
+
+def test_a_minority_is_among_the_typical_images() -> None:
+    whole = made()
+    label, category = np.full(40, -1), np.zeros(40, np.int64)
+    feature = np.zeros((40, 3), np.float32)
+    feature[:31, 0], feature[31:, 1] = 1, 1
+    feature[:, 2] = np.linspace(0, 0.1, 40)
+    rows = {i: {"top1_p": 0.9, "top2_p": 0.05} for i in range(40)}
+    mixed = Look(
+        **{
+            **whole.__dict__,
+            "run": cast(
+                Any, SimpleNamespace(manifest=SimpleNamespace(groups=[None] * 40, training_rows=np.arange(40)))
+            ),
+            "label": label,
+            "category": category,
+            "there": np.arange(40),
+            "feature": feature,
+            "means": category_means(feature, category, 3),
+            "rows": cast(Any, rows),
+        }
+    )
+    found = describe(mixed)[0]
+    assert sum(found.part_sizes) == 40 and sorted(found.part_sizes, reverse=True) == found.part_sizes
+    assert any(image >= 31 for image in found.typical) and len(found.typical) == len(found.part_sizes)

@@ -89,7 +89,7 @@ def test_the_data_of_the_page(parsed: Parsed, run: Run) -> None:
     assert {"u10.png", "u11.png"} in twins
     for one in categories:
         assert one["trust"] is None or 0 <= one["trust"] <= 1
-        assert all(not images["labelled"][i] for i in one["exemplars"])
+        assert all(not images["labelled"][i] for i in one["certain"])
     assert all(one["like"] != c for c, one in enumerate(categories))
 
 

@@ -37,6 +37,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
         folder / "images", folder / "run", "--k", 4, "--epochs", 0, schedule__steps="null", heads__warm_start="true"
     )
     assert main(words) == 0
+    (folder / "run" / "estimate.json").write_text(
+        "{}"
+    )  # as if K had been estimated: then splits and merges are suggested
     return folder
 
 

@@ -251,6 +251,41 @@ def test_the_naming_dialog_shows_whom_it_names(tab: Page, server: Served) -> Non
     assert counts(tab)["hawk"] == 2
 
 
+def test_a_suggestion_stands_there_and_is_done_with_one_key(tab: Page, server: Served) -> None:
+    tab.wait_for_function("() => suggested.version === state.version")
+    told = server.json("/api/suggestions")
+    assert told["suggestions"] == tab.evaluate("() => suggested.list.map(({ sizes, ...one }) => one)")
+    # one of each kind, whatever the features of this run suggest
+    made = """() => {
+      const [a, b] = shownCategories().filter((c) => !known(c)), images = state.members[b].slice(0, 4);
+      takeSuggestions({ version: state.version, suggestions: [
+        { kind: "merge", categories: [b, a], probability: 0.9 }, { kind: "split", categories: [b], probability: 0.8, images }] });
+      return [name(a), name(b), state.members[a].length, state.members[b].length];
+    }"""
+    a, b, first, second = tab.evaluate(made)
+    assert (
+        tab.inner_text("#suggestion strong") == f"{a} and {b} may be one: {first} + {second}"
+    )  # the larger one lives on
+    assert "right in about 9 of 10" in tab.inner_text("#suggestion small")
+    assert tab.locator("#suggestion img").count() == 10
+    before = counts(tab)
+    tab.keyboard.press("y")
+    saved(tab)
+    assert counts(tab)[a] == first + second and log(server)[-1]["act"] == "merge"
+    tab.keyboard.press("u")
+    saved(tab)
+    assert counts(tab) == before
+    tab.evaluate(made)
+    tab.keyboard.press("x")
+    assert tab.inner_text("#suggestion strong") == f"{b} looks like two: {second - 4} + 4"
+    tab.click("#yes")
+    saved(tab)
+    assert counts(tab)[b] == second - 4 and log(server)[-1]["act"] == "split"
+    # what is suggested next is about the categories as they are now
+    tab.wait_for_function("() => suggested.version === state.version")
+    assert tab.evaluate("() => unanswered().every((one) => one.categories.every((c) => state.members[c].length))")
+
+
 def test_keys_alone_are_enough(tab: Page, server: Served) -> None:
     tab.keyboard.press("ArrowRight")
     tab.keyboard.press("Space")

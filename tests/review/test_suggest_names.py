@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 
+from debgcd.data.thumbnails import square
 from debgcd.errors import DebgcdError
 from debgcd.model.text_image import PROMPT, load_text_image
-from debgcd.report.thumbnails import square
 from debgcd.review.log import LOG, reviewed_predictions
 from debgcd.review.page.similar import compute, read_features
 from debgcd.review.suggest_names import SEEN, read_words, suggest

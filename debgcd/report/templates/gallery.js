@@ -14,6 +14,8 @@ function make(tag, attributes = {}, ...children) {
   return element;
 }
 
+// A trust in words.
+const together = (trust) => (trust >= 0.95 ? "nearly all belong together" : `about ${Math.round(10 * trust)} in 10 belong together`);
 const percent = (value) => (value === null || value === undefined ? "–" : `${Math.round(100 * value)} %`);
 const plural = (count, one, many) => `${count.toLocaleString("en")} ${count === 1 ? one : many}`;
 
@@ -101,7 +103,28 @@ class Gallery {
     return block;
   }
 
-  // One category as a card, with its exemplars open and the rest behind buttons.
+  // What a category is like, near-duplicates once: its most certain images, one of each part, its least certain ones.
+  examples(category) {
+    const facts = this.data.categories[category], seen = new Set();
+    const once = (images, count) => {
+      const kept = [];
+      for (const image of images) {
+        const twin = (this.twins.get(image) || [image])[0];
+        if (kept.length < count && !seen.has(twin)) { seen.add(twin); kept.push(image); }
+      }
+      return kept;
+    };
+    for (const image of facts.typical) once([image], 1); // one of each part, whatever else is shown
+    const groups = [
+      ["most certain", once(facts.certain, this.data.shown)],
+      [`typical of its parts: ${facts.part_sizes.join(", ")} images`, facts.typical],
+      ["least certain", once([...this.members[category]].reverse(), 4)],
+    ];
+    return make("div", { class: "examples" }, ...groups.filter(([, images]) => images.length).map(
+      ([title, images]) => make("figure", {}, make("figcaption", {}, title), this.tiles(images))));
+  }
+
+  // One category as a card, with its examples open and the rest behind buttons.
   card(category) {
     const facts = this.data.categories[category];
     const duplicates = this.members[category].filter((image) => this.twins.has(image));
@@ -136,8 +159,7 @@ class Gallery {
       : make("span", {}, facts.known ? "next to " : "looks most like ", make("b", {}, this.name(facts.like)), ` ${facts.alike.toFixed(2)}`);
     const trust = facts.trust === null ? null
       : make("span", { class: "trust", title: Object.entries(facts.parts).map(([name, value]) => `${name} ${percent(value)}`).join(", ") },
-        "trust ", make("meter", { min: 0, max: 1, value: facts.trust, "aria-label": `trust ${percent(facts.trust)}` }),
-        ` ${percent(facts.trust)}`);
+        make("meter", { min: 0, max: 1, value: facts.trust, "aria-label": `trust ${percent(facts.trust)}` }), ` ${together(facts.trust)}`);
     const card = make(
       "article", { class: `card ${facts.known ? "known" : "new"}`, id: `category-${category}`, tabindex: -1 },
       make("h3", {}, make("span", { class: "mark", "aria-hidden": "true" }, facts.known ? "●" : "▲"), " ", facts.name),
@@ -147,7 +169,7 @@ class Gallery {
         make("span", {}, `confidence ${percent(facts.confidence)}`),
         facts.novelty === null ? null : make("span", {}, `novelty ${percent(facts.novelty)}`), like,
         make("span", {}, `group ${facts.group + 1}: ${this.groupName(facts.group)}`)),
-      this.tiles(facts.exemplars),
+      this.examples(category),
       make("div", { class: "bar" }, ...buttons,
         make("button", { type: "button", onclick: () => this.on.map(category) }, "Show on map")),
       below,

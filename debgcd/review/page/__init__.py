@@ -4,4 +4,5 @@
 - `session`: acts in, changes out
 - `pictures`: thumbnails from worker processes
 - `similar`: what looks alike
+- `suggested`: splits and merges that the features suggest
 """

@@ -21,7 +21,7 @@ from PIL import Image
 from debgcd.data.fingerprints import require_own
 from debgcd.data.image.crop import Picture
 from debgcd.data.image.decode import Unusable, decode
-from debgcd.report.thumbnails import Thumbnail, keep, kept, make, open_cache, stamp
+from debgcd.data.thumbnails import Thumbnail, keep, kept, make, open_cache, stamp
 from debgcd.system.machine import begin_worker, cores
 
 SIDE = 160  # pixels of a thumbnail: sharp where a point of the screen has two

@@ -263,6 +263,10 @@ def build(session: ReviewSession, pictures: Pictures, port: int) -> Guard:
     def similarity() -> Response:
         return answered(session.similarity)
 
+    @app.get("/api/suggestions")
+    def suggestions() -> Response:
+        return answered(session.suggestions)
+
     works = {
         work.__name__: work
         for work in (

@@ -181,6 +181,14 @@ class ReviewSession:
         padding = len(self._training) - len(category)  # examples belong to nothing here
         return {"similarity": self.similar.to_own(np.pad(category, (0, padding), constant_values=-1))[: len(category)]}
 
+    def suggestions(self) -> dict[str, Any]:
+        """Splits and merges that the features suggest now, the one that would put most images right first."""
+        with self._lock:
+            self._follow()
+            version, category, review = self._version, self._category.copy(), self._log.review
+            status = [review.categories[id].status if id in review.categories else REJECTED for id in self._ids]
+        return {"version": version, "suggestions": self.similar.suggested(category, status)}
+
     def close(self) -> None:
         """End the worker process."""
         self.similar.close()
@@ -212,7 +220,9 @@ class ReviewSession:
     def _changes(self, since: int) -> dict[str, Any]:
         self._follow()
         review = self._log.review
-        answer: dict[str, Any] = {"version": review.version, "features": self.similar.ready, "note": self.similar.note}
+        similar = self.similar
+        answer: dict[str, Any] = {"version": review.version, "features": similar.ready, "note": similar.note}
+        answer["suggests"] = similar.suggests
         if since == review.version:
             return answer
         changed = np.flatnonzero(self._changed > since)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import hashlib
 import io
 import threading
+from collections.abc import Sequence
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from debgcd.errors import DebgcdError, UsageError
 from debgcd.review.page.pictures import Workers
+from debgcd.review.page.suggested import prepare, suggested
 from debgcd.review.teach import teach_most
 from debgcd.run.directory import IMAGES, Run, finished_run
 from debgcd.system.files import read_sealed, write_sealed
@@ -35,9 +38,10 @@ class Similar:
     def __init__(self, run: Path, cache: Path, rows: Ids):
         """rows: the training image of each image of the page."""
         self._workers = Workers(1)
-        self._rows, self._place = rows, None
+        self._rows, self._place = rows, (run, cache)
         self._feature: Features | None = None
         self.note = "the features of the images are being computed"
+        self.suggests = False  # whether `suggested` has what it needs
         threading.Thread(target=self._compute, args=(run, cache), daemon=True).start()
 
     @property
@@ -99,6 +103,21 @@ class Similar:
         found = self._workers.do(teach_most, self._all()[images], category, lead, scene, count)
         return images[found].tolist()
 
+    def suggested(self, category: Ids, status: Sequence[str]) -> list[dict[str, Any]]:
+        """See suggested.py; category: (N,) of the page's unlabelled images, status: (K,). All images of a split are in it."""
+        if not self.suggests:
+            return []
+        count = len(category)
+        found: list[dict[str, Any]] = self._workers.do(suggested, *self._place, self._rows[:count], category, status)
+        for one in found:
+            if one["kind"] == "split":
+                leaves, stays = (np.array(one.pop(name), np.int64) for name in ("leaves", "stays"))
+                own = np.flatnonzero(category == one["categories"][0])
+                others = np.setdiff1d(own, np.concatenate([leaves, stays]))
+                near = self._all()[others] @ np.stack([_mean(self._all()[part]) for part in (stays, leaves)], 1)
+                one["images"] = [*leaves.tolist(), *others[near.argmax(1) == 1].tolist()]
+        return found
+
     def close(self) -> None:
         """End the worker process."""
         self._workers.close()
@@ -112,6 +131,8 @@ class Similar:
         try:
             place = self._workers.do(compute, run, cache)
             self._feature = read_features(place)[self._rows]
+            self._workers.do(prepare, run, cache)
+            self.suggests = True
         except (DebgcdError, OSError, ValueError) as error:
             self.note = f"there are no features: {error}"
         except BrokenProcessPool:  # the server ends, or the system was short of memory

@@ -10,7 +10,7 @@ const state = {
   about: null, version: -1, categories: [], category: new Int32Array(0), status: new Uint8Array(0), members: [],
   order: [], // numbers of categories, as they are shown
   similarity: null, // per image, to the mean of its category
-  features: false, note: "",
+  features: false, note: "", suggests: false,
   selected: new Set(), base: new Set(), cursor: null, anchor: null,
   like: null, // { images, similarity, cut }: the view of images that look like some
   walked: new Set(), // what "label next" has shown
@@ -65,6 +65,7 @@ function take(changes) {
   const became = changes.features && !state.features;
   state.features = changes.features;
   state.note = changes.note;
+  state.suggests = changes.suggests;
   if (changes.version !== state.version) {
     state.version = changes.version;
     state.categories = changes.categories;
@@ -95,6 +96,7 @@ async function poll() {
     try {
       const changes = await ask(`/api/changes?since=${state.version}`);
       if (changes.version >= state.version) take(changes);
+      if (state.suggests && suggested.version !== state.version) takeSuggestions(await ask("/api/suggestions"));
       if (before !== -1 && state.version !== before) by("saved").textContent = "saved";
     } catch { /* the banner says it */ }
   }
@@ -156,6 +158,7 @@ function drawAll() {
   drawList();
   drawProgress();
   drawActs();
+  drawSuggestion();
 }
 
 function drawProgress() {
@@ -449,6 +452,65 @@ function leaveLike() {
   paint();
 }
 
+// Suggestions: the best one that is not answered stands above the grid, with the images of both sides.
+
+const suggested = { version: -1, list: [], refused: new Set() };
+const called = (one) => `${one.kind} ${one.categories.join(" ")}`;
+const sizes = (one) => one.categories.map((c) => state.members[c].length).join(" ");
+
+function takeSuggestions({ version, suggestions }) {
+  suggested.version = version;
+  suggested.list = suggestions.map((one) => ({ ...one, sizes: sizes(one) }));
+  drawSuggestion();
+}
+
+// Those that are about categories as they are now.
+const unanswered = () => suggested.list.filter((one) => one.sizes === sizes(one) && !suggested.refused.has(called(one)));
+
+// What lives on first: a known class, else one with a name, else the larger one.
+function sides(one) {
+  const [c, other] = one.categories, { members, categories } = state;
+  if (one.kind === "split") {
+    const leaves = new Set(one.images);
+    return [members[c].filter((image) => !leaves.has(image)), one.images];
+  }
+  const weight = (a) => [known(a), name(a) !== categories[a].id, members[a].length];
+  const [a, b] = [weight(c), weight(other)], at = a.findIndex((each, i) => each !== b[i]);
+  return at >= 0 && a[at] < b[at] ? [members[other], members[c]] : [members[c], members[other]];
+}
+
+function drawSuggestion() {
+  const list = unanswered(), [one] = list, place = by("suggestion");
+  place.hidden = !one || Boolean(state.like);
+  if (place.hidden) { place.replaceChildren(); return; }
+  const [stays, goes] = sides(one), near = state.similarity ?? state.about.confidence;
+  const strip = (images) => make("span", { class: "strip" }, ...[...images].sort((a, b) => near[b] - near[a]).slice(0, 5).map((image) => make("img", { src: thumb(image), alt: "", title: state.about.path[image], width: 56, height: 56 })));
+  const says = one.kind === "split" ? `${name(one.categories[0])} looks like two: ${stays.length} + ${goes.length}` : `${name(state.category[stays[0]])} and ${name(state.category[goes[0]])} may be one: ${stays.length} + ${goes.length}`;
+  place.replaceChildren(
+    make("div", { class: "titles" }, make("strong", {}, says), make("small", {}, `suggestion 1 of ${list.length}, right in about ${Math.round(10 * one.probability)} of 10`)),
+    make("span", { class: "pair" }, strip(stays), make("span", { "aria-hidden": "true" }, "+"), strip(goes)),
+    make("div", { class: "group" },
+      make("button", { type: "button", id: "yes", class: "main", onclick: acceptSuggestion }, one.kind === "split" ? "Split " : "Merge ", make("kbd", {}, "Y")),
+      make("button", { type: "button", id: "not", onclick: refuseSuggestion }, "Not ", make("kbd", {}, "X")),
+      make("button", { type: "button", onclick: () => goTo(state.category[goes[0]]) }, "Show")));
+}
+
+function acceptSuggestion() {
+  const [one] = unanswered();
+  if (!one) { toast("There is no suggestion"); return; }
+  const [stays, goes] = sides(one), into = state.category[stays[0]], gone = state.category[goes[0]];
+  finish();
+  if (one.kind === "split") send("/api/act", { act: "split", category: state.categories[into].id, parts: [goes] }, `${name(into)} split; U takes it back`);
+  else send("/api/act", { act: "merge", categories: ids([gone]), into: state.categories[into].id }, `${name(gone)} merged into ${name(into)}; U takes it back`);
+}
+
+function refuseSuggestion() {
+  const [one] = unanswered();
+  if (one) suggested.refused.add(called(one));
+  drawSuggestion();
+  by("grid").focus({ preventScroll: true });
+}
+
 // The image to label next: of those whose answers teach most, or, while there are no features, the most doubtful one.
 async function nextToLabel() {
   const { lead } = state.about, left = (i) => state.status[i] === OPEN && !state.walked.has(i);
@@ -673,6 +735,7 @@ function view(image) {
 const KEYS = [
   ["Arrows, Page Up/Down, Home, End", "move; with Shift, select on the way"], ["Space", "select or not"], ["Ctrl+A or *", "select the whole category"], ["Enter", "look at the image closely"], ["Esc", "clear the selection"],
   ...Object.values(acts).map((act) => [act.key.toUpperCase(), act.help]),
+  ["Y / X", "do what is suggested above the images / not"],
   ["D", "label next: an image whose answer teaches most"], ["J / Shift+J", "next / previous category"], ["U, Ctrl+Z / Shift+U, Ctrl+Y", "undo / redo, without limit"],
   ["O", "order: similarity, doubt, novelty"], ["/", "find a category"], ["+ / −", "larger / smaller"], ["?", "this sheet"],
 ];
@@ -701,7 +764,7 @@ function cycle() {
   order.dispatchEvent(new Event("change"));
 }
 const keys = {
-  d: nextToLabel, u: undo, U: redo, j: () => nextCategory(1), J: () => nextCategory(-1), o: cycle, "?": sheet, "+": () => zoom(1.25), "=": () => zoom(1.25), "-": () => zoom(0.8),
+  y: acceptSuggestion, x: refuseSuggestion, d: nextToLabel, u: undo, U: redo, j: () => nextCategory(1), J: () => nextCategory(-1), o: cycle, "?": sheet, "+": () => zoom(1.25), "=": () => zoom(1.25), "-": () => zoom(0.8),
   "/": () => { if (!by("menu").hidden) openMenu(); by("find").focus(); by("find").select(); }, "*": () => { if (state.cursor !== null) select(grid.sections[grid.find(state.cursor)[0]].items, "one"); }, Escape: escape,
   Enter: () => { if (state.cursor !== null) view(state.cursor); }, " ": () => { if (state.cursor !== null) { toggle(state.cursor); state.anchor = state.cursor; } },
   ...Object.fromEntries(Object.values(acts).map((act) => [act.key, act.work])),

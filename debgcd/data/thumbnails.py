@@ -10,8 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
 from debgcd.data.fingerprints import file_stamp
@@ -24,7 +22,6 @@ from debgcd.system.progress import Report
 SIDE, QUALITY = 80, 55  # pixels; of WebP. About 1.5 kB per photograph
 NAME = f"thumbnails-{{}}-{QUALITY}.sqlite"  # by their side
 CHUNK = 256  # images between two writes to the cache
-PRINT = 8  # side of a fingerprint
 
 Thumbnail = bytes | str  # a WebP file, or the reason why there is none
 
@@ -50,20 +47,6 @@ def thumbnails(paths: Sequence[Picture], cache: Path, report: Report | None = No
             if report is not None:
                 report(len(found), len(paths))
     return found
-
-
-def fingerprints(thumbnails: Sequence[Thumbnail]) -> NDArray[np.float32]:
-    """(N, 192) colours in 0..1 of an image at 8 × 8 pixels, to find near-duplicates; nan without a thumbnail."""
-    prints = np.full((len(thumbnails), PRINT * PRINT * 3), np.nan, np.float32)
-    for i, thumbnail in enumerate(thumbnails):
-        if isinstance(thumbnail, bytes):
-            small = (
-                Image.open(io.BytesIO(thumbnail), formats=["WEBP"])
-                .convert("RGB")
-                .resize((PRINT, PRINT), Image.Resampling.BOX)
-            )
-            prints[i] = np.asarray(small, np.float32).ravel() / 255
-    return prints
 
 
 def square(path: Picture, size: int) -> Image.Image:
