@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from debgcd.data.image.crop import Picture
+from debgcd.data.thumbnails import thumbnails
 from debgcd.export.items import Item, kept, tell_left_out
 from debgcd.report.describe import project
-from debgcd.report.thumbnails import thumbnails
 from debgcd.review.page.similar import compute, read_features
 from debgcd.run.directory import Run, unusable_images
 from debgcd.run.predictions import pyarrow

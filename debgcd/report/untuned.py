@@ -22,7 +22,7 @@ from debgcd.errors import DataError
 from debgcd.grow.features import of_readable
 from debgcd.run.directory import IMAGES, Run
 from debgcd.run.predictions import read_predictions
-from debgcd.system.files import read_sealed, write_sealed
+from debgcd.system.files import parse_json, read_sealed, write_sealed
 from debgcd.system.progress import say
 from debgcd.train.plan import run_backbone
 from debgcd.train.setup import centre_tokens, frozen_features
@@ -102,5 +102,5 @@ def _written(found: Untuned) -> bytes:
 def _read(content: bytes) -> Untuned:
     with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
         parts = {name: arrays[name] for name in arrays.files}
-    there, doubts = parts.pop("there"), json.loads(parts.pop("doubts").tobytes())
+    there, doubts = parts.pop("there"), parse_json(parts.pop("doubts").tobytes())
     return Untuned(there, cluster.Structure(**parts), [Doubt(**doubt) for doubt in doubts])
