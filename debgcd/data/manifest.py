@@ -184,7 +184,7 @@ def assemble(rows: Iterable[Row], skipped: Iterable[Skipped] = ()) -> Manifest:
     out = list(skipped)
     folders: dict[str, str] = {}
     for row in rows:
-        if problem := _bad_name(row.path):
+        if problem := bad_name(row.path):
             out.append(skip(row.path, Reason.BAD_NAME, problem))
             continue
         if row.label is not None and row.split == "test":
@@ -212,7 +212,7 @@ def assemble(rows: Iterable[Row], skipped: Iterable[Skipped] = ()) -> Manifest:
     )
 
 
-def _bad_name(path: str) -> str:
+def bad_name(path: str) -> str:
     """Why a name cannot be used: all that a run writes about an image is UTF-8, so its name must be, too."""
     if "\0" in path:
         return "its name has a zero byte"

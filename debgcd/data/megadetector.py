@@ -15,7 +15,7 @@ from typing import Any
 
 from debgcd.data.image.crop import Box, Crop
 from debgcd.data.image.decode import Reason, Unusable, file_size
-from debgcd.data.manifest import Skipped, shown, skip
+from debgcd.data.manifest import Skipped, bad_name, shown, skip
 from debgcd.errors import DataError
 from debgcd.system.files import read_json, readable
 from debgcd.system.progress import progress, say
@@ -24,7 +24,7 @@ ANIMAL = "animal"
 USUAL, USUAL_V4 = 0.2, 0.8  # thresholds of the detector's versions 5 and later, and 4, where a file names none
 SAME_SEQUENCE = 60.0  # seconds between photographs of one folder, as in MegaDetector's own tools
 LARGEST = 200_000_000  # bytes of a file: about half a million photographs
-FARTHEST = 1e6  # pixels, or shares: no edge of a box is further away
+LARGEST_NUMBER = 1e6  # pixels, or shares: no edge of a box is further away
 ADVICE = "give a file as run_detector_batch or the megadetector command writes it"
 VIDEOS = {".mp4", ".avi", ".mpeg", ".mpg", ".mov", ".mkv", ".flv"}
 
@@ -62,6 +62,9 @@ def read_detections(source: Path) -> Detections:
     with progress("reading sizes") as report:
         for i, image in enumerate(content["images"]):
             report(i + 1, len(content["images"]))
+            if problem := bad_name(image["file"]):
+                skipped.append(skip(image["file"], Reason.BAD_NAME, problem))
+                continue
             path = file_of(source, image["file"])
             boxes = [] if image.get("detections") is None else image["detections"]
             wanted = [j for j, one in enumerate(boxes) if one["category"] in animals and one["conf"] >= least]
@@ -129,7 +132,7 @@ def _as_object(content: Any, source: Path) -> dict[str, Any]:
                 and isinstance(one.get("category"), str)
             )
             box = one.get("bbox") if good else None
-            if not isinstance(box, list) or len(box) != 4 or not all(map(_is_edge, box)):
+            if not isinstance(box, list) or len(box) != 4 or not all(map(_is_number, box)):
                 raise DataError(
                     f"{shown(source)}: entry {number_}, {image['file']!r:.100}, has a detection without category, conf or bbox; "
                     f"{ADVICE}"
@@ -137,8 +140,8 @@ def _as_object(content: Any, source: Path) -> dict[str, Any]:
     return content
 
 
-def _is_edge(value: Any) -> bool:
-    return isinstance(value, int | float) and abs(value) <= FARTHEST
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and abs(value) <= LARGEST_NUMBER
 
 
 def _entry(image: Any, source: Path) -> dict[str, Any]:
@@ -156,7 +159,7 @@ def _size(image: Mapping[str, Any], path: Path, needed: bool) -> tuple[int, int]
     if path.suffix.lower() in VIDEOS:
         raise Unusable(Reason.UNSUPPORTED, "a video; take its frames out as images")
     width, height = image.get("width"), image.get("height")
-    if isinstance(width, int) and isinstance(height, int) and min(width, height) > 0:
+    if type(width) is int and type(height) is int and min(width, height) > 0 and max(width, height) <= LARGEST_NUMBER:
         return width, height
     return file_size(path) if needed else (0, 0)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 import shutil
 from collections.abc import Sequence
@@ -158,3 +159,55 @@ def test_tables_take_no_gigabyte(folder: Path) -> None:
                 survives(lambda: read_manifest(folder / "n.parquet"))
 
     assert peak_in_a_child(work) < GIGABYTE
+
+
+DETECTIONS = [
+    b'{"info": {"format_version": "1.6", "detector": "v5", "detector_metadata": {"typical_detection_threshold": 0.2}}, '
+    b'"detection_categories": {"1": "animal"}, "images": [{"file": "box.png", "width": 16, "height": 16, "seq_id": 1, '
+    b'"datetime": "2025:01:01 10:00:00", "detections": [{"category": "1", "conf": 0.9, "bbox": [0, 0.1, 0.5, 1]}]}, '
+    b'{"file": "bad.png", "failure": "no access", "detections": null}]}',
+    b'[{"file": "box.png", "detections": [{"category": "animal", "confidence": 0.9, "bbox": [0.0, 1.5, 9, 16]}]}]',
+]
+
+
+@fuzz
+@given(content=damaged(DETECTIONS) | st.binary(max_size=100))
+def test_damaged_detections(folder: Path, content: bytes) -> None:
+    (folder / "md.json").write_bytes(content)
+    survives(lambda: scan(read_manifest(folder / "md.json"), workers=0))
+
+
+ANY = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=4),
+    st.just([]),
+    st.just({}),
+    st.just("box.png"),
+)
+BOXES = st.lists(st.one_of(st.floats(-1, 20), ANY), max_size=4)
+
+
+@fuzz
+@given(
+    st.lists(
+        st.fixed_dictionaries(
+            {
+                "file": st.one_of(st.just("box.png"), st.text(alphabet="a\\/.\0\ud800", max_size=4)),
+                "detections": st.one_of(
+                    ANY, st.lists(st.fixed_dictionaries({"category": st.just("1"), "conf": ANY, "bbox": BOXES}))
+                ),
+            },
+            optional={"width": ANY, "height": ANY, "datetime": ANY, "seq_id": ANY, "failure": ANY},
+        ),
+        max_size=3,
+    ),
+    ANY,
+)
+def test_detections_of_any_values(folder: Path, images: list[dict[str, Any]], least: Any) -> None:
+    info = {"detector_metadata": {"typical_detection_threshold": least}}
+    content = {"info": info, "detection_categories": {"1": "animal"}, "images": images}
+    (folder / "md.json").write_text(json.dumps(content), "utf-8")
+    survives(lambda: scan(read_manifest(folder / "md.json"), workers=0))
