@@ -132,7 +132,7 @@ def measured(weeks: Weeks, seed: int) -> list[dict[str, Any]]:
         weeks.feature[first], label[first], k, (label[first] < 0) & (novelty > 0.5), SettleOptions(), seed=seed
     )
     for kind in KINDS:
-        category = weeks.truth[first] if kind == "truth" else found.category.numpy()
+        category = weeks.truth[first] if kind == "truth" else majority(found.category.numpy(), weeks.truth[first])
         for share in NAMED:
             # the categories that are named; their images, found or not, are all labelled then
             named = category < known + round(share * (seen - known))
@@ -159,6 +159,11 @@ def measured(weeks: Weeks, seed: int) -> list[dict[str, Any]]:
                     {"kind": f"{kind}, {how}", "named": share, **errors(s[~first], outside[~first], head.threshold())}
                 )
     return runs
+
+
+def majority(category: Ids, truth: Ids) -> Ids:
+    """Each category under the number of the class that most of its images show."""
+    return np.array([np.bincount(truth[category == c]).argmax() for c in category])
 
 
 def fitted(feature: Tensor, label: Tensor, uneven: float = vote.UNEVEN) -> vote.Neighbours:

@@ -29,8 +29,7 @@ FEWEST_AXES = 32  # but so many, where there are images for them: a new class ma
 NEAREST = 5  # images whose mean cosine says how well a single image fits
 PRIOR = 0.2  # share of single images that are assumed to be of none of the categories
 CALIBRATION = 5000  # images by which single images are calibrated, at most
-FEWEST = 4  # categories to leave out one by one; from fewer, no error is stated
-UNSURE = 0.1  # standard error of an error rate above which it is not stated
+FEWEST = 4  # categories that somebody judged, from which these alone are left out one by one
 
 
 class Origin(IntEnum):
@@ -72,7 +71,6 @@ class SoFar(nn.Module):
     category: Tensor
     groups: Tensor
     curve: Tensor
-    alone: Tensor
 
     def __init__(self, width: int, images: int):
         super().__init__()
@@ -84,9 +82,6 @@ class SoFar(nn.Module):
         self.register_buffer("category", torch.zeros(voters, dtype=torch.int32))
         self.register_buffer("groups", torch.full((voters,), -1, dtype=torch.int32))  # -1: an image without a group
         self.register_buffer("curve", torch.zeros(2, KNOTS))  # similarity of a single image -> probability of none
-        self.register_buffer(
-            "alone", torch.full((2,), torch.nan)
-        )  # errors for single images: known, new; NaN: not known
 
     @torch.no_grad()
     def fit(self, feature: Tensor, category: Tensor, origin: Tensor, group: Tensor | None = None) -> SoFar:
@@ -139,12 +134,11 @@ class SoFar(nn.Module):
     def _one_by_one(self, points: Tensor) -> NoneOfThese:
         seen = self.points.to(points)
         similarity = torch.cat([_fit(part @ seen.T) for part in points.split(BLOCK)]) if len(points) else points[:, 0]
-        known, new = self.alone.tolist()
-        errors = NoveltyThreshold(0.5, None if known != known else known, None if new != new else new)
-        return NoneOfThese(interpolate(similarity, self.curve), errors)
+        # the errors on categories that are left out are not those on classes that were never there: none is stated
+        return NoneOfThese(interpolate(similarity, self.curve), NoveltyThreshold(0.5, None))
 
     def _calibrate(self, origin: Tensor) -> None:
-        """Set curve and errors for single images: each voter is judged by the others, and by those of other categories.
+        """Set the curve for single images: each voter is judged by the others, and by those of other categories.
 
         The latter is what an image of a class that was not there looks like. A category that nobody has judged may be one half of
         a class, which the other half would explain, so such categories are left out only if there are few others.
@@ -166,7 +160,6 @@ class SoFar(nn.Module):
             others.append(_fit(similarity.masked_fill(category[part][:, None] == category, -torch.inf)))
         fits, stranger = torch.cat(own), torch.cat(others)
         known, new = fits.isfinite(), stranger.isfinite() & left_out[rows]
-        count = int(category.max()) + 1
         if not (known.any() and new.any()):
             self.curve.copy_(torch.stack([torch.zeros(KNOTS), torch.full((KNOTS,), PRIOR)]))
             return
@@ -175,12 +168,6 @@ class SoFar(nn.Module):
         weight = torch.where(is_known, (1 - PRIOR) / int(known.sum()), PRIOR / int(new.sum())).double()
         place, odds = rising(at, is_known, weight)
         self.curve.copy_(as_curve(place, 1 / (1 + odds)))
-        missed = (interpolate(stranger, self.curve) <= 0.5).double()
-        of = category[rows].long()
-        by_category = torch.stack([missed[new & (of == c)].mean() for c in range(count) if (new & (of == c)).any()])
-        self.alone[0] = (interpolate(fits[known], self.curve) > 0.5).double().mean()
-        if len(by_category) >= FEWEST and float(by_category.std()) / len(by_category) ** 0.5 <= UNSURE:
-            self.alone[1] = by_category.mean()
 
 
 def _fit(similarity: Tensor) -> Tensor:
