@@ -42,7 +42,8 @@ def add(subparsers: Subparsers) -> None:
         dest="reviewed",
         type=Path,
         metavar="RUN",
-        help="train again with what was named, accepted and rejected in RUN; PATH, if given, has more images",
+        help="train again with what was named, accepted and rejected in RUN; PATH, if given, has more images, of which those "
+        "look new that show no labelled class and no category of RUN",
     )
     parser.add_argument(
         "-o", dest="out", type=Path, metavar="RUN", help="run directory, new or empty (default: runs/<name>)"
