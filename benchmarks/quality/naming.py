@@ -90,7 +90,7 @@ def main() -> None:
                 flush=True,
             )
     written = {**facts(), "command": "benchmarks/quality/naming.py", "runs": runs}
-    (HERE / "results" / "naming.json").write_text(json.dumps(written, indent=1) + "\n", "utf-8")
+    (HERE / "results" / "naming.json").write_text(json.dumps(written) + "\n", "utf-8")
     write_page(HERE / "results", ROOT / "docs" / "results.md")
 
 
