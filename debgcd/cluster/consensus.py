@@ -106,6 +106,14 @@ def _weigh(growth: Floats, found: Floats, known: int, most: int, crowding: Crowd
     return Belief(candidates, likelihood * prior / (likelihood * prior).sum(), likelihood, True)
 
 
+def as_tight_as(points: Tensor, label: Tensor, others: Tensor) -> float:
+    """The number of clusters among the others (n, d) that are as tight as the known classes: points (N, d), label (N,) in 0..M-1.
+
+    The plain comparison, without the three corrections: among few classes the noise of the crowding is larger than the crowding.
+    """
+    return _as_tight(ward(others), _tightness(ward(points), int(label.max()) + 1))
+
+
 def _thinned(points: Tensor, label: Tensor, random: np.random.Generator) -> tuple[Tensor, Tensor]:
     """At most SAMPLE random images, but at least two of every known class that has them, even if these are more."""
     if len(points) <= SAMPLE:

@@ -223,7 +223,7 @@ def _grow(
     cluster[none] = discover(seen.feature[labelled], seen.category[labelled], feature[none], new, run.config.seed)
     first = len(own_categories(model.categories))
     while True:
-        grown = _with_categories(run, model, feature, cluster, review)
+        grown = _with_categories(run, model, seen, feature, cluster, review)
         heads = (*grown.method.final_answers, DETECTOR)
         on_device = feature.to(grown.network.feature_mean.device)
         inference = infer_features(grown.network, grown.method, on_device, heads, grown.parts)
@@ -237,7 +237,7 @@ def _grow(
 
 
 @torch.no_grad()
-def _with_categories(run: Run, model: Model, feature: Tensor, cluster: Tensor, review: Review) -> Model:
+def _with_categories(run: Run, model: Model, seen: Seen, feature: Tensor, cluster: Tensor, review: Review) -> Model:
     """The model with a further category for each cluster (N,) of these images, -1 for none."""
     more = int(cluster.max()) + 1
     if not more:
@@ -245,12 +245,16 @@ def _with_categories(run: Run, model: Model, feature: Tensor, cluster: Tensor, r
     network = Network(model.network.backbone, copy.deepcopy(model.network.heads))
     network.load_state(network.state() | {name: v for name, v in model.network.state().items() if "feature_" in name})
     network = network.to(model.network.feature_mean.device)
-    points, category = feature[cluster >= 0].to(network.feature_mean), cluster[cluster >= 0]
+    category = cluster[cluster >= 0]
+    old = seen.category < len(own_categories(model.categories))  # not what began in the review, which has no row
     for head in network.heads.values():
         inner = head.head if isinstance(head, Part) else head
+        columns = slice(head.start, head.end) if isinstance(head, Part) else slice(None)
         if isinstance(inner, Classifier):
-            columns = points[:, head.start : head.end] if isinstance(head, Part) else points
-            inner.grow(columns, category.to(points.device), more)
+            new, so_far = (
+                rows[:, columns].to(network.feature_mean) for rows in (feature[cluster >= 0], seen.feature[old])
+            )
+            inner.grow(new, category.to(new.device), more, so_far, seen.category[old].to(new.device))
     own = own_categories(model.categories)
     ids = [review.next_id(further) for further in range(more)]
     every = [*own, *(Category(0, id, id, False) for id in ids), *model.categories[len(own) :]]

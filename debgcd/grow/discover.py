@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
-from debgcd.cluster.estimate_k import estimate_k
+from debgcd.cluster.consensus import as_tight_as
 from debgcd.cluster.kmeans import kmeans
+from debgcd.cluster.prototypes import principal
 from debgcd.cluster.settle import SettleOptions, mean_shift, principal_points
 from debgcd.data.sampler import stream_seed
-from debgcd.system.progress import progress
+from debgcd.errors import DataError
+from debgcd.model.heads import AXES
 
 LEAST = 5  # images of a category; fewer that fit nothing stay where they fit best
 MOST = 10_000  # images of either kind that are looked at; the heads find the others
@@ -29,8 +34,7 @@ def discover(feature: Tensor, label: Tensor, strangers: Tensor, new: int | None,
     some = strangers[chosen]
     every, labels = torch.cat([feature, some]), torch.cat([label, torch.full((len(some),), -1)])
     if new is None:
-        with progress("estimating K") as report:
-            new = estimate_k(every, labels, seed=seed, on_progress=report).k - (int(label.max()) + 1)
+        new = _count(normalize(principal(every, AXES), dim=1), label)
     new = min(new, len(some) // LEAST)
     if new < 1:
         return assigned
@@ -44,6 +48,20 @@ def discover(feature: Tensor, label: Tensor, strangers: Tensor, new: int | None,
     number = torch.where(large, large.cumsum(0) - 1, -1)
     assigned[chosen] = number[clusters]
     return assigned
+
+
+def _count(points: Tensor, label: Tensor) -> int:
+    """How many categories there are among the points after the labelled ones.
+
+    Rounded up: a category too many costs less than one too few, as in estimates before a run.
+    """
+    labelled = len(label)
+    if labelled <= int(label.max()) + 1:
+        raise DataError(
+            "each class has only one labelled image, so the width of a category is unknown; set the number of new categories",
+            setting="new",
+        )
+    return ceil(as_tight_as(points[:labelled], label, points[labelled:]))
 
 
 def _some(feature: Tensor, label: Tensor, seed: int) -> tuple[Tensor, Tensor]:

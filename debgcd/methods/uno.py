@@ -99,7 +99,7 @@ class BestHead(Classifier):
         assert isinstance(new, Prototypes)
         return torch.block_diag(*(normalize(head.weight, dim=1) for head in (heads.known, new)))
 
-    def grow(self, feature: Tensor, category: Tensor, more: int) -> None:
+    def grow(self, feature: Tensor, category: Tensor, more: int, seen: Tensor, where: Tensor) -> None:
         raise UsageError(
             "the heads of uno have no place for more categories; train again with them: debgcd train --from RUN PATH"
         )

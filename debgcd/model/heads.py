@@ -28,15 +28,22 @@ class Classifier(nn.Module):
         """Features as the rows see them: (N, width) -> (N, ...), unit rows."""
         return normalize(feature, dim=1)
 
-    def grow(self, feature: Tensor, category: Tensor, more: int) -> None:
-        """Add categories, each at the mean of its images; the others stay as they are.
+    def grow(self, feature: Tensor, category: Tensor, more: int, seen: Tensor, where: Tensor) -> None:
+        """Add categories, each in the direction of the mean of its images; the others stay as they are.
 
-        feature: (N, width); category: (N,) in 0..more-1. A row is as long as the others are on average.
+        feature (N, width), category (N,) in 0..more-1: of the new images. seen (S, width), where (S,): the images so far.
         """
         points = self.place(feature)
         sums = points.new_zeros(more, points.shape[1]).index_add_(0, category, points)
-        rows = normalize(sums, dim=1) * self.weight.data.norm(dim=1).mean()
+        rows = normalize(sums, dim=1)
+        own = (points * rows[category]).sum(1)
+        near = points.new_zeros(more).index_add_(0, category, own) / torch.bincount(category, minlength=more)
+        rows = rows * self.length(near, seen, where)[:, None]
         self.weight.data = torch.cat([self.weight.data, rows.to(self.weight)])
+
+    def length(self, near: Tensor, seen: Tensor, where: Tensor) -> Tensor:
+        """The length of new rows (more,): that of the others on average. near: (more,) mean cosine of a row to its images."""
+        return self.weight.data.norm(dim=1).mean().expand(len(near))
 
 
 class Prototypes(Classifier):
@@ -99,6 +106,11 @@ class Settled(Classifier):
 
     def place(self, feature: Tensor) -> Tensor:
         return normalize((feature - self.mean) @ self.directions, dim=1)
+
+    def length(self, near: Tensor, seen: Tensor, where: Tensor) -> Tensor:
+        """So that a new category scores its images as the others score theirs: longer rows would draw images from them."""
+        own = (self.place(seen) * self.weight[where]).sum(1).mean()
+        return own / near.clamp_min(1e-6)
 
     def forward(self, feature: Tensor) -> Tensor:
         """(N, width) -> (N, K)."""

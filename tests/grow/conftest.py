@@ -13,7 +13,7 @@ from quick import train_arguments
 
 from debgcd.cli import main
 
-FOX = (230, 200, 40)  # a colour that no image of the run has
+FOX, ELK = (230, 200, 40), (200, 60, 200)  # colours that no image of the run has
 Later = Callable[..., Path]
 
 
@@ -50,5 +50,5 @@ def later(tmp_path_factory: pytest.TempPathFactory) -> Later:
                     draw(place / f"{name}-{kind}{i:02d}.png", kind, seed + 50 * len(kind) * ord(kind[0]) + i)
         return place
 
-    miniatures.COLOURS.setdefault("fox", FOX)
+    miniatures.COLOURS |= {"fox": FOX, "elk": ELK}
     return make
