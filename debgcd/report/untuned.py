@@ -20,8 +20,8 @@ import debgcd.cluster.structure as cluster
 from debgcd.check import Doubt, doubtful_labels
 from debgcd.errors import DataError
 from debgcd.grow.features import of_readable
-from debgcd.run.directory import IMAGES, Run
-from debgcd.run.predictions import read_predictions
+from debgcd.review.log import joined_predictions
+from debgcd.run.directory import Run
 from debgcd.system.files import parse_json, read_sealed, write_sealed
 from debgcd.system.progress import say
 from debgcd.train.plan import run_backbone
@@ -66,7 +66,8 @@ def untuned(run: Run, cache: Path) -> Untuned:
 def untuned_file(run: Run, cache: Path) -> Path:
     """Where this is kept, by the run's images, labels, answer and backbone."""
     facts = [
-        *((run.folder / name).read_bytes() for name in (IMAGES, "manifest.csv", "predictions.csv")),
+        *((run.folder / name).read_bytes() for name in ("manifest.csv", "predictions.csv")),
+        run.images_digest.encode(),
         json.dumps([run.config.backbone.name, run.config.views.crop, run.config.seed]).encode(),
     ]
     key = hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in facts)).hexdigest()[:32]
@@ -82,14 +83,14 @@ def _features(run: Run, there: Ids, cache: Path) -> Tensor:
 
 def _structure(run: Run, there: Ids, feature: Tensor) -> cluster.Structure:
     """The categories, which a large sample is taken from evenly, are those of the run itself, before any review."""
-    said = read_predictions(run.predictions, ("path", "category"))
+    said = joined_predictions(run.folder, ("path", "category"))
     category_of = dict(zip(said["path"], said["category"], strict=True))
     label, paths = run.manifest.training_labels[there], run.manifest.training_paths
     category = np.array(
         [one if one >= 0 else category_of[str(paths[i])] for i, one in zip(there, label.tolist(), strict=True)]
     )
     assert run.config.k is not None
-    return cluster.structure(feature, label, category, run.config.k, run.config.seed)
+    return cluster.structure(feature, label, category, max(run.config.k, int(category.max()) + 1), run.config.seed)
 
 
 def _written(found: Untuned) -> bytes:

@@ -99,6 +99,13 @@ class Run:
         return hashlib.sha256(json.dumps([settings, rows]).encode()).hexdigest()
 
     @property
+    def images_digest(self) -> str:
+        """A hash of the contents of all images, with those that were added."""
+        added = ("\n".join(batch.digests).encode() for batch in self.added)
+        parts = ((self.folder / IMAGES).read_bytes(), *added)
+        return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
+
+    @property
     def finished(self) -> bool:
         """Whether the run is complete: predictions.csv is the last file that it writes."""
         return self.predictions.exists() and self.model.is_dir()

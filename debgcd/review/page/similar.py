@@ -17,7 +17,7 @@ from debgcd.errors import DebgcdError, UsageError
 from debgcd.review.page.pictures import Workers
 from debgcd.review.page.suggested import prepare, suggested
 from debgcd.review.teach import teach_most
-from debgcd.run.directory import IMAGES, Run, finished_run
+from debgcd.run.directory import Run, finished_run
 from debgcd.system.files import read_sealed, write_sealed
 from debgcd.system.progress import say
 
@@ -172,9 +172,7 @@ def feature_file(run: Run, cache: Path) -> Path:
     """Where the features of a run are kept, by its model and its images."""
     with open(run.model / "model.safetensors", "rb") as file:
         model = hashlib.file_digest(file, "sha256").hexdigest()
-    images = hashlib.sha256((run.folder / IMAGES).read_bytes()).hexdigest()
-    added = " ".join(hashlib.sha256("\n".join(batch.digests).encode()).hexdigest() for batch in run.added)
-    key = hashlib.sha256(f"{WIDTH} {model} {images} {added}".encode()).hexdigest()[:32]
+    key = hashlib.sha256(f"{WIDTH} {model} {run.images_digest}".encode()).hexdigest()[:32]
     return cache / FOLDER / f"{key}{SUFFIX}"
 
 
