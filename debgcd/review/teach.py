@@ -2,7 +2,7 @@
 
 Each category gets a share of the answers by the doubt in it: the sum over its images of 1 minus the lead of the most probable
 category. Its images are parted by k-means, one part per answer, and the most typical image of each part is asked for. The most
-doubtful images alone teach little: they are odd ones, and a class learned from an odd image misleads (docs/review.md has both).
+doubtful images alone teach less: they are odd ones, and a class learned from an odd image misleads (docs/review.md has both).
 """
 
 from __future__ import annotations
