@@ -325,13 +325,13 @@ def from_arrays(
 
 def relabelled(
     manifest: Manifest,
-    labels: Mapping[str, str],
+    labels: Mapping[str, str | None],
     out: Collection[str],
     ids: Mapping[str, str],
     more: Manifest | None,
     gone: Mapping[str, str],
 ) -> Manifest:
-    """The images with these labels besides their own, without those in `out`, and with the images of `more` that are not here.
+    """The images with these labels in place of their own, without those in `out`, and with the images of `more` that are not here.
 
     gone: why images cannot be used any more; they are skipped. labels, out, gone: by the text of a path. ids: what a truth, or
     a label of `more`, is called here, if not by itself.

@@ -16,7 +16,7 @@ from debgcd.data.image.crop import Crop, Picture, number_text
 from debgcd.data.image.decode import Unusable, decode, regular_file
 from debgcd.data.sources import CLUTTER, IMAGE_SUFFIXES
 from debgcd.errors import DataError, UsageError
-from debgcd.review.log import reviewed_predictions
+from debgcd.review.log import read_review, reviewed_predictions
 from debgcd.review.state import ACCEPTED, REJECTED
 from debgcd.run.categories import Category
 from debgcd.run.directory import Run, read_digests
@@ -72,10 +72,15 @@ def items(run: Run) -> list[Item]:
     rows, categories = reviewed_predictions(run.folder)
     manifest, digests = run.manifest, read_digests(run)
     said = {row["path"]: row for row in rows}
-    number = {name: i for i, name in enumerate(manifest.classes)}
+    number = {each.id: each.category for each in categories}
+    corrected = read_review(run.folder).corrected()
     free, labelled = [], []
     for i in manifest.training_rows:
         picture, label = manifest.paths[i], manifest.labels[i]
+        if label is not None and str(picture) in corrected:
+            label = corrected[str(picture)]
+            if label is None:  # it was taken away, and the model has said nothing of this image
+                continue
         if label is None:
             row = said[str(picture)]
             free.append(Item(picture, categories[row["category"]], row, digests[i]))

@@ -19,6 +19,7 @@ NEW = re.compile(r"new-[0-9]{2,9}")  # what an id of a discovered category looks
 LOOKS_NEW = re.compile(r"new-\d+")  # and what could be taken for one, in whatever script
 AHEAD = 10_000  # how far above the largest id a new one may be
 MOST_PARTS = 100  # of a split
+NO_LABEL = ""  # in place of a label that was taken away
 NAME_LENGTH = 200  # characters of a name, at most
 Line = dict[str, Any]  # an act: act, at, id, and what it is about
 Batches = Callable[[Line], Batch]
@@ -49,6 +50,7 @@ class Change:
 
     category: dict[str, str | None] = field(default_factory=dict)
     mark: dict[str, str | None] = field(default_factory=dict)
+    label: dict[str, str | None] = field(default_factory=dict)
     categories: dict[str, ReviewedCategory | None] = field(default_factory=dict)
 
 
@@ -64,6 +66,7 @@ class State:
         self.of_model = len(categories)  # how many the model has, without what was added
         self._batches = batches
         self.mark: dict[str, str] = {}
+        self.label: dict[str, str] = {}  # what a labelled image is instead: a category, or NO_LABEL
         self.categories: dict[str, ReviewedCategory] = {}
         # the act that a category began with: its id keeps its meaning, also undone; "": no act may have it
         self.owner: dict[str, str] = {}
@@ -84,6 +87,14 @@ class State:
         """Whether an image is open, accepted or rejected."""
         of = self.categories[self.category[image]].status
         return of if of == REJECTED else self.mark.get(image, of)
+
+    def corrected(self) -> dict[str, str | None]:
+        """The labelled images whose label a reviewer looked at, and the category that each is of now; None: it has no label."""
+        found: dict[str, str | None] = {}
+        for image, id in self.label.items():
+            living = None if id == NO_LABEL else self.living(id)
+            found[image] = None if living is None or living.status == REJECTED else living.id
+        return found
 
     @property
     def reviewed(self) -> int:
@@ -121,7 +132,7 @@ class State:
     def swap(self, change: Change) -> Change:
         """Make a change; returns the one that takes it back."""
         back = Change()
-        for name in ("category", "mark", "categories"):
+        for name in ("category", "mark", "label", "categories"):
             here, was, now = getattr(self, name), getattr(back, name), getattr(change, name)
             for key, value in now.items():
                 was[key] = here.get(key)
@@ -249,6 +260,14 @@ class State:
                 raise UsageError(f"add: there is no category {id}, which batch {batch.number} has")
             change.category[image] = self.living(id).id if id in self.categories else id
 
+    def _label(self, line: Line, change: Change) -> None:
+        to = line.get("to")
+        to = self._target(to).id if to is not None else NO_LABEL
+        for image in _texts(line, "images"):
+            if image in self.category:
+                raise UsageError(f"label: {image!r:.200} has no label; move it instead")
+            change.label[image] = to
+
     def _images(self, line: Line) -> list[str]:
         images = _texts(line, "images")
         for image in images:
@@ -335,6 +354,7 @@ class Act:
 ACTS = {
     "name": Act(State._name, _name_lines),
     "merge": Act(State._merge, _copied("categories", "into")),
+    "label": Act(State._label, _copied("images", "to")),
     "move": Act(State._move, _move_lines, lambda line: [line.get("to")]),
     "split": Act(State._split, _split_lines, lambda line: line.get("parts")),
     **dict.fromkeys(STATUS, Act(State._judge, _judge_lines)),

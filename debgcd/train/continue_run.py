@@ -134,12 +134,14 @@ def reviewed_images(run: Run, cache: Path, more: Manifest | None = None) -> tupl
     """
     review = read_review(run.folder)
     status = {image: review.status(image) for image in review.images}
-    learned = run.added or {ACCEPTED, REJECTED} & set(status.values())
+    corrected = review.corrected()
+    learned = run.added or corrected or {ACCEPTED, REJECTED} & set(status.values())
     if more is None and not learned and run.config.method != FROZEN:
         raise UsageError(
             f"nothing is accepted, named or rejected in {run.folder}; first: debgcd name {run.folder} new-01=NAME"
         )
-    labels = {image: review.category[image] for image in review.images if status[image] == ACCEPTED}
+    accepted = {image: review.category[image] for image in review.images if status[image] == ACCEPTED}
+    labels: dict[str, str | None] = {**accepted, **corrected}
     out = {image for image in review.images if status[image] == REJECTED}
     reasons = unusable_images(run, range(len(run.manifest)), cache)
     gone = {str(path): why for path, why in zip(run.manifest.paths, reasons, strict=True) if why}
@@ -150,6 +152,9 @@ def reviewed_images(run: Run, cache: Path, more: Manifest | None = None) -> tupl
         )
     before = _before(run, review, status)
     _print_counts(run, manifest, before)
+    own = dict(zip(map(str, run.manifest.paths), run.manifest.labels, strict=True))
+    if changed := sum(own.get(image) != label for image, label in corrected.items()):
+        say(f"labels corrected in the review: {changed}")
     return manifest, before
 
 

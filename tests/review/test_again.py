@@ -17,11 +17,13 @@ from quick import train_arguments
 
 from debgcd.cli import main
 from debgcd.data.manifest import Manifest
+from debgcd.export.items import items
 from debgcd.novelty.so_far import Origin
 from debgcd.review.log import Log, read_review
 from debgcd.run.categories import categories, read_categories
+from debgcd.run.directory import finished_run
 from debgcd.train.callbacks import Metrics
-from debgcd.train.continue_run import Earlier, ReviewedRun
+from debgcd.train.continue_run import Earlier, ReviewedRun, reviewed_images
 
 Command = Callable[..., Any]
 
@@ -65,6 +67,24 @@ def second(reviewed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("second") / "run"
     assert main(["train", "--from", str(reviewed), "-o", str(out), "--no-report", "--method", "debgcd", *STEPS]) == 0
     return out
+
+
+def test_a_corrected_label_is_learned_and_exported(reviewed: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(reviewed, run)
+    own = {path: row["label"] for path, row in table(run / "manifest.csv").items() if row["label"]}
+    (one, label), (other, _), (kept, right), *_ = own.items()
+    better = next(name for name in own.values() if name != label)
+    with Log(run) as log:
+        log.act({"act": "label", "images": [one], "to": better})
+        log.act({"act": "label", "images": [other], "to": None})
+        log.act({"act": "label", "images": [kept], "to": right})  # looked at, and found right
+    opened = finished_run(run)
+    manifest, _ = reviewed_images(opened, tmp_path / "cache")
+    now = dict(zip(map(str, manifest.paths), manifest.labels, strict=True))
+    assert (now[one], now[other], now[kept]) == (better, None, right)
+    exported = {str(item.picture): item.category.id for item in items(opened)}
+    assert (exported[one], exported[kept]) == (better, right) and other not in exported
 
 
 def test_what_was_accepted_is_labelled_by_its_id_and_what_was_rejected_is_out(reviewed: Path, second: Path) -> None:

@@ -362,6 +362,27 @@ def test_what_is_opened_again_stays_open_until_its_category_is_accepted_again() 
     assert review.status(images[0]) == "open"
 
 
+def test_a_corrected_label_follows_its_category_and_can_be_taken_back() -> None:
+    review = replay(*base(), [])
+    review.apply({"act": "label", "images": ["l1.png", "l2.png"], "to": "bee", "id": "1"})
+    review.apply({"act": "label", "images": ["l3.png"], "to": "new-01", "id": "2"})
+    review.apply({"act": "label", "images": ["l2.png"], "to": None, "id": "3"})
+    assert review.corrected() == {"l1.png": "bee", "l2.png": None, "l3.png": "new-01"}
+    review.apply({"act": "merge", "categories": ["new-01"], "into": "ant", "id": "4"})
+    assert review.corrected()["l3.png"] == "ant"
+    review.apply({"act": "undo", "of": "3", "id": "5"})
+    review.apply({"act": "undo", "of": "1", "id": "6"})
+    assert review.corrected() == {"l3.png": "ant"}
+    review.apply({"act": "reject", "categories": ["new-02"], "id": "7"})
+    for wrong in (
+        {"images": ["p00.png"], "to": "bee"},
+        {"images": ["l1.png"], "to": "new-02"},
+        {"images": [], "to": None},
+    ):
+        with pytest.raises(UsageError):
+            review.apply({"act": "label", **wrong, "id": "8"})
+
+
 def test_an_act_is_saved_though_the_model_cannot_be_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The log is the truth: what is derived from it comes later, and until then that is said."""
     run = write_run(tmp_path / "run")

@@ -286,6 +286,53 @@ def test_a_suggestion_stands_there_and_is_done_with_one_key(tab: Page, server: S
     assert tab.evaluate("() => unanswered().every((one) => one.categories.every((c) => state.members[c].length))")
 
 
+DOUBT = """() => {
+  const other = Object.keys(state.about.examples).find((id) => id !== "dog"), images = state.members[current()].slice(0, 2);
+  takeSuggestions({ version: state.version, suggestions: [{ kind: "split", categories: [current()], probability: 0.8, images }],
+    doubts: [{ image: state.about.examples.dog[0], label: "dog", neighbours: other, certainty: 0.9 }] });
+}"""
+
+
+def test_a_label_that_looks_wrong_is_corrected_and_taken_back(tab: Page, server: Served) -> None:
+    tab.wait_for_function("() => suggested.version === state.version")
+    assert [one["image"] for one in server.json("/api/suggestions")["doubts"]] == tab.evaluate(
+        "() => suggested.doubts.map((one) => one.image)"
+    )
+    tab.evaluate(DOUBT)
+    image, path = tab.evaluate("() => [suggested.doubts[0].image, state.about.path[suggested.doubts[0].image]]")
+    assert image >= 60 and tab.evaluate("(image) => state.about.label[image]", image) == "dog"
+    assert tab.inner_text("#doubts") == "1 label looks wrong"
+    tab.click("#doubts")
+    tab.locator("#labels li img >> nth=0").wait_for()
+    tab.click("#labels button.main")
+    saved(tab)
+    line = log(server)[-1]
+    assert (line["act"], line["to"]) == (
+        "label",
+        tab.evaluate("() => Object.keys(state.about.examples).find((id) => id !== 'dog')"),
+    )
+    assert line["images"][0].endswith(path)
+    tab.keyboard.press("Escape")
+    tab.keyboard.press("u")
+    saved(tab)
+    assert log(server)[-1]["act"] == "undo"
+    status, _, content = server.ask("POST", "/api/act", b'{"act": "label", "images": [0], "to": "dog"}')
+    assert status == 409 and b"labelled images" in content  # the first image has no label
+
+
+def test_the_close_up_says_what_an_image_is_like(tab: Page) -> None:
+    image = tab.evaluate("() => grid.sections[0].items[0]")
+    tab.evaluate("(image) => view(image)", image)
+    tab.wait_for_selector(".why figure >> nth=2")
+    found = tab.evaluate("(image) => ask('/api/why', { images: [image], rival: state.about.second[image] })", image)
+    count, category = tab.evaluate("(image) => [state.category.length, state.members[state.category[image]]]", image)
+    assert all(other >= count for other, _ in found["labelled"])
+    assert image not in dict(found["own"]) and set(dict(found["own"])) <= set(category)
+    for near in found.values():
+        assert [cosine for _, cosine in near] == sorted((cosine for _, cosine in near), reverse=True)
+    assert tab.inner_text(".why .near small >> nth=0") == f"{found['labelled'][0][1] / 1000:.2f}"
+
+
 def test_keys_alone_are_enough(tab: Page, server: Served) -> None:
     tab.keyboard.press("ArrowRight")
     tab.keyboard.press("Space")
@@ -371,9 +418,15 @@ def test_everyone_can_use_it(browser: Browser, server: Served, width: int, schem
     tab = opened(browser, server, viewport={"width": width, "height": 844}, color_scheme=scheme)
     assert tab.evaluate("() => document.documentElement.scrollWidth") <= width
     tab.wait_for_function("() => [...document.querySelectorAll('.cell img')].every((image) => image.complete)")
-    for keys in ("", "n", "s", "Enter", "?"):
-        if keys:
+    tab.wait_for_function("() => suggested.version === state.version")
+    tab.evaluate(DOUBT)
+    for keys in ("", "n", "s", "Enter", "?", "labels"):
+        if keys == "labels":
+            tab.evaluate(DOUBT)  # what was asked for meanwhile may have said otherwise
+            tab.click("#doubts")
+        elif keys:
             tab.keyboard.press(keys)
+        if keys:
             tab.wait_for_selector("dialog[open]")
         found = Axe().run(tab).response["violations"]
         serious = [

@@ -277,6 +277,7 @@ def build(session: ReviewSession, pictures: Pictures, port: int) -> Guard:
             session.like,
             session.near,
             session.teach,
+            session.why,
         )
     }
 

@@ -23,6 +23,7 @@ from debgcd.run.directory import Run, read_digests
 
 STATUS = [OPEN, ACCEPTED, REJECTED]
 EXAMPLES = 6  # labelled images shown of a known class
+NEAREST = 6  # images of a kind in a close-up
 NEXT = 30  # images of a walk, before the next are chosen
 PROBLEMS_SHOWN = 5  # acts that do not apply, in one answer
 
@@ -33,8 +34,8 @@ Asked = dict[str, Any]  # the body of a request
 class ReviewSession:
     """One review, open in any number of windows. Its methods may be called by several threads.
 
-    Images are numbered: the unlabelled ones in the order of predictions.csv, then the labelled ones that are shown as
-    examples. A window knows the version that it has seen, and asks for what has changed since.
+    Images are numbered: the unlabelled ones in the order of predictions.csv, then the labelled ones by class. A window knows the
+    version that it has seen, and asks for what has changed since.
     """
 
     def __init__(self, run: Run, log: Log, cache: Path):
@@ -50,9 +51,9 @@ class ReviewSession:
         self._examples: dict[str, list[int]] = {}  # of each known class, by its id
         label = run.manifest.training_labels
         for i, name in enumerate(run.manifest.classes):
-            some = np.flatnonzero(label == i)[:EXAMPLES].tolist()
-            self._examples[name] = list(range(len(shown), len(shown) + len(some)))
-            shown += some
+            own = np.flatnonzero(label == i).tolist()
+            self._examples[name] = list(range(len(shown), len(shown) + min(EXAMPLES, len(own))))
+            shown += own
         self._training = np.array(shown, np.int64)
         # acts that were one for the reviewer, such as "move to a new category" and "name it": undone and redone together
         self._with = {
@@ -92,6 +93,7 @@ class ReviewSession:
             "key": key,  # of the pictures: another run may have the same port
             "path": [path[len(base) :].lstrip(os.sep) for path in paths],
             "examples": self._examples,
+            "label": [manifest.labels[row] for row in manifest.training_rows[self._training]],
             "added": self._added(),
             **columns,
         }
@@ -108,6 +110,8 @@ class ReviewSession:
 
     def act(self, asked: Asked) -> dict[str, Any]:
         """Save what the reviewer did, as one act or two; a UsageError if it does not apply."""
+        if asked.get("act") == "label":
+            asked = asked | {"images": self._labelled(asked)}
         with self._lock:
             first, *further = self._log.review.lines(asked, self._paths)
             begun = self._log.act(first)["id"]
@@ -187,7 +191,37 @@ class ReviewSession:
             self._follow()
             version, category, review = self._version, self._category.copy(), self._log.review
             status = [review.categories[id].status if id in review.categories else REJECTED for id in self._ids]
-        return {"version": version, "suggestions": self.similar.suggested(category, status)}
+            doubts = self._doubts()
+        return {"version": version, "doubts": doubts, "suggestions": self.similar.suggested(category, status)}
+
+    def why(self, asked: Asked) -> dict[str, Any]:
+        """What an image is like: the nearest labelled images, those of its category and of the runner-up."""
+        (image,) = self._numbers(asked)[:1].tolist()
+        with self._lock:
+            category, labelled = self._category.copy(), np.arange(len(self._category), len(self._training))
+        groups = {"labelled": labelled, "own": np.flatnonzero(category == category[image])}
+        rival = asked.get("rival")
+        if type(rival) is int and 0 <= rival < len(self._ids):
+            examples = np.array(self._examples.get(self._ids[rival], ()), np.int64)
+            groups["rival"] = np.concatenate([np.flatnonzero(category == rival), examples])
+        return self.similar.nearest(image, groups, NEAREST)
+
+    def _doubts(self) -> list[dict[str, Any]]:
+        """The labels that look wrong and that nobody has looked at, the clearest first."""
+        number = {str(self._run.manifest.training_paths[row]): i for i, row in enumerate(self._training)}
+        looked_at = self._log.review.label
+        return [
+            {"image": number[one["file"]], **{name: one[name] for name in ("label", "neighbours", "certainty")}}
+            for one in self.similar.doubts
+            if one["file"] in number and one["file"] not in looked_at
+        ]
+
+    def _labelled(self, asked: Asked) -> list[str]:
+        """The paths of the labelled images that a request is about."""
+        first, images = len(self._category), asked.get("images")
+        if not isinstance(images, list) or not all(type(i) is int and first <= i < len(self._training) for i in images):
+            raise UsageError(f"images must be a list of numbers of labelled images, from {first} on")
+        return [str(self._run.manifest.training_paths[self._training[i]]) for i in images]
 
     def close(self) -> None:
         """End the worker process."""

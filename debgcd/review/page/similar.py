@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,7 @@ class Similar:
         self._feature: Features | None = None
         self.note = "the features of the images are being computed"
         self.suggests = False  # whether `suggested` has what it needs
+        self.doubts: list[dict[str, Any]] = []  # labels that look wrong, once it has
         threading.Thread(target=self._compute, args=(run, cache), daemon=True).start()
 
     @property
@@ -64,6 +65,16 @@ class Similar:
         near[images[images < count]] = 2
         order = np.argsort(-near, kind="stable")[:LIKE]
         return order.tolist(), _thousandths(near[order].clip(-1, 1)).tolist()
+
+    def nearest(self, image: int, groups: Mapping[str, Ids], count: int) -> dict[str, list[list[int]]]:
+        """Of each group of images the `count` most like this one, and 1000 × their cosine."""
+        feature, found = self._all(), {}
+        for name, group in groups.items():
+            others = group[group != image]
+            near = _thousandths(feature[others] @ feature[image])
+            order = np.argsort(-near, kind="stable")[:count]
+            found[name] = np.stack([others[order], near[order]], 1).tolist()
+        return found
 
     def typical(self, images: Ids) -> int:
         """1000 × the mean cosine of two of these images: as alike as images of one category are."""
@@ -131,7 +142,7 @@ class Similar:
         try:
             place = self._workers.do(compute, run, cache)
             self._feature = read_features(place)[self._rows]
-            self._workers.do(prepare, run, cache)
+            self.doubts = self._workers.do(prepare, run, cache)
             self.suggests = True
         except (DebgcdError, OSError, ValueError) as error:
             self.note = f"there are no features: {error}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,11 @@ SHOWN = 20  # suggestions at most
 Ids = NDArray[np.int64]
 
 
-def prepare(run: Path, cache: Path) -> None:
-    """Have in the cache what the suggestions are made from."""
+def prepare(run: Path, cache: Path) -> list[dict[str, Any]]:
+    """Have in the cache what the suggestions are made from; returns the labels that look wrong."""
     from debgcd.report.untuned import untuned  # in the worker alone, as in `similar`
 
-    untuned(finished_run(run), cache)
+    return [asdict(doubt) for doubt in untuned(finished_run(run), cache).doubts]
 
 
 def suggested(run: Path, cache: Path, rows: Ids, category: Ids, status: Sequence[str]) -> list[dict[str, Any]]:

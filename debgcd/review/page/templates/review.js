@@ -454,12 +454,16 @@ function leaveLike() {
 
 // Suggestions: the best one that is not answered stands above the grid, with the images of both sides.
 
-const suggested = { version: -1, list: [], refused: new Set() };
+const suggested = { version: -1, list: [], doubts: [], refused: new Set() };
 const called = (one) => `${one.kind} ${one.categories.join(" ")}`;
 const sizes = (one) => one.categories.map((c) => state.members[c].length).join(" ");
 
-function takeSuggestions({ version, suggestions }) {
+function takeSuggestions({ version, suggestions, doubts = suggested.doubts }) {
   suggested.version = version;
+  suggested.doubts = doubts;
+  by("doubts").hidden = !doubts.length;
+  by("doubts").textContent = `${plural(doubts.length, "label looks", "labels look")} wrong`;
+  if (by("labels").open) drawDoubts();
   suggested.list = suggestions.map((one) => ({ ...one, sizes: sizes(one) }));
   drawSuggestion();
 }
@@ -493,6 +497,27 @@ function drawSuggestion() {
       make("button", { type: "button", id: "yes", class: "main", onclick: acceptSuggestion }, one.kind === "split" ? "Split " : "Merge ", make("kbd", {}, "Y")),
       make("button", { type: "button", id: "not", onclick: refuseSuggestion }, "Not ", make("kbd", {}, "X")),
       make("button", { type: "button", onclick: () => goTo(state.category[goes[0]]) }, "Show")));
+}
+
+// Labels that look wrong: each with its image, what it is called, and what its neighbours are called.
+function drawDoubts() {
+  const dialog = by("labels"), { examples, path } = state.about, { doubts } = suggested;
+  const options = state.categories.filter((one) => !one.gone && (one.known || one.name !== one.id));
+  const called = (id) => options.find((one) => one.id === id)?.name ?? id;
+  const faces = (id, but) => make("span", { class: "faces", "aria-hidden": "true" }, ...(examples[id] || []).filter((image) => image !== but).slice(0, 3).map((image) => make("img", { src: thumb(image), alt: "", width: 36, height: 36 })));
+  const correct = (one, to, says) => { suggested.doubts = doubts.filter((each) => each !== one); drawDoubts(); send("/api/act", { act: "label", images: [one.image], to }, says); };
+  const row = (one) => make("li", {},
+    make("img", { src: thumb(one.image), alt: path[one.image], title: path[one.image], width: 96, height: 96 }),
+    make("div", {}, make("p", {}, "labelled ", make("b", {}, called(one.label)), faces(one.label, one.image)), make("p", {}, "its neighbours are ", make("b", {}, called(one.neighbours)), faces(one.neighbours, one.image), ` ${Math.round(100 * one.certainty)} %`),
+      make("div", { class: "bar" },
+        make("button", { type: "button", class: "main", onclick: () => correct(one, one.neighbours, `is ${called(one.neighbours)} now`) }, `It is ${called(one.neighbours)}`),
+        make("button", { type: "button", onclick: () => correct(one, one.label, `stays ${called(one.label)}`) }, "The label is right"),
+        make("select", { "aria-label": `another label of ${path[one.image]}`, onchange: (event) => { if (event.target.value) correct(one, event.target.value === "-" ? null : options[Number(event.target.value)].id, "label changed"); } },
+          make("option", { value: "" }, "another …"), make("option", { value: "-" }, "no label"), ...options.map((each, i) => make("option", { value: i }, each.name))))));
+  dialog.replaceChildren(make("h2", { id: "wrong" }, `${plural(doubts.length, "label looks", "labels look")} wrong`),
+    make("p", { class: "hint" }, "The nearest labelled images have another label, by the features before training. What is corrected here is learned by debgcd train --from; U takes it back."),
+    make("ul", {}, ...doubts.map(row)), make("div", { class: "bar" }, make("button", { type: "button", onclick: () => dialog.close() }, "Close ", make("kbd", {}, "Esc"))));
+  if (!dialog.open) dialog.showModal();
 }
 
 function acceptSuggestion() {
@@ -730,6 +755,21 @@ function view(image) {
     make("button", { type: "button", "aria-pressed": String(state.selected.has(image)), onclick: () => { toggle(image); view(image); } }, "Select ", make("kbd", {}, "Space")),
     make("button", { type: "button", onclick: () => dialog.close() }, "Close ", make("kbd", {}, "Esc"))));
   if (!dialog.open) dialog.showModal();
+  why(image, dialog);
+}
+
+// Why an image is where it is: what it is most like, with the cosine.
+async function why(image, dialog) {
+  if (!state.features) return;
+  const { second, label, path } = state.about, rival = second[image], place = make("div", { class: "why" });
+  dialog.querySelector("dl").after(place);
+  try {
+    const found = await ask("/api/why", { images: [image], rival });
+    const tell = (other) => (other >= state.category.length ? label[other] : name(state.category[other]));
+    const strip = (says, some) => make("figure", {}, make("figcaption", {}, says), make("div", { class: "strip" }, ...some.map(([other, near]) => make("span", { class: "near" }, make("img", { src: thumb(other), alt: path[other], title: `${path[other]}: ${tell(other)}`, width: 64, height: 64 }), make("small", {}, (near / 1000).toFixed(2))))));
+    const groups = [["nearest labelled images", found.labelled, true], [`nearest of ${name(state.category[image])}`, found.own], rival === null ? null : [`nearest of ${name(rival)}, the runner-up`, found.rival ?? []]];
+    place.replaceChildren(...groups.filter((one) => one && one[1].length).map(([says, some, names]) => strip(names ? `${says}: ${[...new Set(some.map(([other]) => tell(other)))].join(", ")}` : says, some)));
+  } catch { /* the facts are there without it */ }
 }
 
 const KEYS = [
@@ -802,6 +842,7 @@ by("undo").addEventListener("click", undo);
 by("redo").addEventListener("click", redo);
 by("doubtful").addEventListener("click", nextToLabel);
 by("help").addEventListener("click", sheet);
+by("doubts").addEventListener("click", drawDoubts);
 by("show").addEventListener("change", () => { state.like = null; by("grid").scrollTop = 0; drawAll(); by("grid").focus(); });
 by("order").addEventListener("change", async () => {
   const here = current();
