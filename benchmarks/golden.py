@@ -265,7 +265,8 @@ def _tensors(base: Path, here: Path, tolerance: float) -> list[str]:
         if a.shape != b.shape:
             found.append(f"tensor {name} has shape {list(a.shape)}, here {list(b.shape)}")
         elif a.numel():
-            far[name] = float((a - b).abs().max() / a.abs().max().clamp_min(1e-30))
+            apart = (a - b).masked_fill(a.isnan() & b.isnan(), 0).nan_to_num(nan=math.inf)  # NaN: a number is not known
+            far[name] = float(apart.abs().max() / a.nan_to_num().abs().max().clamp_min(1e-30))
     worst = max(far, key=far.__getitem__, default=None)
     if worst is not None and not far[worst] <= tolerance:
         found.append(f"tensors: {sum(not v <= tolerance for v in far.values())}, {worst} by {far[worst]:.1e}")

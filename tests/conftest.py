@@ -164,6 +164,7 @@ class Said:
         progress += (
             "computing views: ",
             "decoding images: ",
+            "looking for copies: ",
             "estimating K: ",
             "clustering: ",
             "settling: ",

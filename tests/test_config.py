@@ -240,6 +240,8 @@ def test_a_run_from_before_an_option_was_added_is_read_and_keeps_its_name() -> N
     assert settings_digest(other) != settings_digest(config)
     assert configuration.from_dict(configuration.to_dict(other), "x") == other
     assert settings_digest(configuration.compose("small")) != settings_digest(config)
+    with pytest.raises(UsageError, match=r"x: schedule is a section; give it keys, not 0"):
+        configuration.from_dict({**earlier, "schedule": 0}, "x")
     with pytest.raises(UsageError, match=r"schedule\.lr_falls must be a list of numbers, not \[\[1, 2\]\]"):
         configuration.override(config, {"schedule": {"lr_falls": [[1, 2]]}}, "test")
 

@@ -357,7 +357,11 @@ def from_dict(values: Mapping[str, Any], where: str) -> Config:
     for key in ADDED.keys() - given.keys():
         section, _, name = key.rpartition(".")
         own = {name: ADDED[key]}
-        values = {**values, section: {**values.get(section, {}), **own}} if section else {**values, **own}
+        within = values.get(section, {})
+        if not section:
+            values = {**values, **own}
+        elif isinstance(within, Mapping):  # the wrong type of a section is told below
+            values = {**values, section: {**within, **own}}
     # Options that were removed: every run written before has them, and with these values they had no effect.
     removed = {"extras.bia_weight": 0, "backbone.tail_blocks": given.get("backbone.tuned_blocks")}
     values = without(values, {key for key, value in removed.items() if key in given and given[key] in (None, value)})

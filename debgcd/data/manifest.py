@@ -165,8 +165,11 @@ def label_text(value: Any) -> str | None:
 
 
 def shown(path: str | Picture) -> str:
-    """A path as valid UTF-8; invalid bytes appear as \\xNN."""
-    return os.fsencode(str(path)).decode("utf-8", "backslashreplace")
+    """A path as valid UTF-8; invalid bytes appear as \\xNN, what stands for no byte at all as \\uNNNN."""
+    try:
+        return os.fsencode(str(path)).decode("utf-8", "backslashreplace")
+    except UnicodeEncodeError:  # a surrogate, from JSON
+        return str(path).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def skip(path: str | Picture, reason: Reason, detail: str) -> Skipped:

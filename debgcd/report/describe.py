@@ -12,8 +12,10 @@ from debgcd.cluster.kmeans import kmeans
 from debgcd.cluster.prototypes import principal
 from debgcd.cluster.structure import distances
 from debgcd.cluster.ward import ward
+from debgcd.errors import UsageError
 from debgcd.report.look import Look
 from debgcd.report.trust import Ids, rows_per_category
+from debgcd.system.machine import optional
 from debgcd.system.progress import progress, say
 
 CERTAIN, OTHERS = 6, 8  # images shown per category; fewer if there are many categories
@@ -120,7 +122,6 @@ def _one_per_scene(look: Look, images: list[int]) -> list[int]:
 TSNE_AXES = 50  # principal axes that t-SNE sees
 TSNE_POINTS = 10  # with fewer points t-SNE has no neighbours to keep
 ITERATIONS = 500
-NO_TSNE = "PCA; t-SNE, which separates categories better, needs the package openTSNE: pip install 'debgcd[figures]'"
 
 
 def project(feature: NDArray[np.float32], seed: int) -> tuple[NDArray[np.float64], str]:
@@ -133,12 +134,12 @@ def project(feature: NDArray[np.float32], seed: int) -> tuple[NDArray[np.float64
     if len(points) < TSNE_POINTS:
         return flat, "PCA, because they are few"
     try:
-        from openTSNE import TSNE
-    except ImportError:
-        say(f"map: {NO_TSNE}")
-        return flat, NO_TSNE
+        tsne = optional("openTSNE", "figures", "t-SNE, which separates categories better,").TSNE
+    except UsageError as missing:
+        say(f"map: PCA; {missing}")
+        return flat, f"PCA; {missing}"
     with progress("drawing the map") as report:
-        model = TSNE(
+        model = tsne(
             perplexity=min(30, (len(points) - 1) / 3),
             initialization="pca",
             neighbors="exact",

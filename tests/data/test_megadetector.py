@@ -162,3 +162,11 @@ def test_what_is_no_such_file_is_refused_in_words(tmp_path: Path, text: str, say
     (tmp_path / "md.json").write_text(text)
     with pytest.raises(DataError, match=says):
         read_manifest(tmp_path / "md.json")
+
+
+def test_a_name_that_no_file_can_have_is_skipped(tmp_path: Path) -> None:
+    """JSON can hold a surrogate that stands for no byte."""
+    images = [{"file": image(tmp_path, "a.jpg"), "detections": [detection(0.9, [0, 0, 1, 1])]}]
+    found = read_manifest(write(tmp_path, [*images, {"file": "\ud800.jpg", "detections": None}]))
+    assert len(found) == 1 and found.skipped[-1].file == "\\ud800.jpg"
+    assert "its name is not UTF-8" in found.skipped[-1].reason
