@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from browsers import ADVICE, chromium
-from fault_table import OUTCOMES, TRIES, Fault, faults_of, write_faults
+from fault_table import OUTCOMES, TRIES, Fault, faults_of, joined, table_of, write_faults
 from miniatures import Made, draw
 from quick import train_arguments
 from shared_runs import SharedRuns
@@ -19,6 +19,7 @@ from debgcd.datasets import Facts, facts_of, resolve
 from debgcd.system.text_table import text_table
 
 LONGEST = (  # files that take longest, first, so that no worker ends with one of them (pytest-xdist, --dist loadfile)
+    "faults/test_faults.py",
     "ranks/test_ranks_runs.py",
     "train/test_kill.py",
     "review/test_review_page.py",
@@ -40,14 +41,21 @@ def pytest_configure(config: pytest.Config) -> None:
     )
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     if chromium() is None:
         terminalreporter.write_line(ADVICE)
-    told = faults_of(terminalreporter.stats)
-    if told:
-        terminalreporter.write_line("\n" + text_table(*told))
-        if "FAULTS" in os.environ:
-            write_faults(Path(os.environ["FAULTS"]), *told)
+    tried = faults_of(terminalreporter.stats)
+    if not tried:
+        return
+    if "FAULTS" in os.environ:
+        assert config.cache is not None
+        found = {"tried": tried, "again": []}
+        if config.getoption("lf"):  # only what had failed
+            found = joined(config.cache.get("faults", {"tried": {}, "again": []}), tried)
+        config.cache.set("faults", found)
+        write_faults(Path(os.environ["FAULTS"]), **found)
+        tried = found["tried"]
+    terminalreporter.write_line("\n" + text_table(*table_of(tried)))
 
 
 @pytest.fixture(autouse=True)
