@@ -176,7 +176,9 @@ def _termination_as_interrupt() -> Iterator[None]:
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        # a rank still has to part from the others: being told to end then must not change its exit code
+        if not (distributed.launched() and signal.getsignal(signal.SIGTERM) is signal.SIG_IGN):
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 @contextmanager

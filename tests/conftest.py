@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -199,10 +200,13 @@ def command(capsys: pytest.CaptureFixture[str]) -> Command:
         from debgcd.cli import main
 
         capsys.readouterr()
+        handler = signal.getsignal(signal.SIGTERM)
         try:
             code = main([str(argument) for argument in arguments])
         except SystemExit as stop:  # argparse
             code = int(stop.code or 0)
+        finally:
+            signal.signal(signal.SIGTERM, handler)  # a rank that fails ignores it until its process ends
         out, err = capsys.readouterr()
         return Said(code, out, err)
 

@@ -441,6 +441,17 @@ def test_what_went_wrong_is_told_before_a_signal_ends_the_rank(tmp_path: Path) -
     assert "nothing at" in line
 
 
+def test_a_signal_while_a_rank_parts_does_not_change_its_exit_code(job: Job, tmp_path: Path) -> None:
+    """torchrun tells the others to end as soon as one has ended."""
+
+    def stopped() -> None:
+        at_call("debgcd.train.loop.step", 2, lambda: os.kill(os.getpid(), signal.SIGTERM))()
+        at_call("debgcd.system.distributed._part", 1, lambda: os.kill(os.getpid(), signal.SIGTERM))()
+
+    codes = together(job.words(tmp_path / "run"), tmp_path / "stopped", hooks={0: stopped, 1: stopped})
+    assert codes == [130, 130], said(tmp_path / "stopped", 2)
+
+
 def test_a_port_in_use(job: Job, tmp_path: Path) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
