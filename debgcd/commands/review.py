@@ -91,11 +91,10 @@ def _apply(log: Log, other: Path) -> None:
 def _page(options: argparse.Namespace, run: Run, log: Log) -> None:
     """Serve the page until it is stopped; the URL is printed as soon as it can be opened."""
     from debgcd.review.page.pictures import Pictures
-    from debgcd.review.page.server import HOST, build, listen, require_packages, serve
+    from debgcd.review.page.server import HOST, build, listen, serve
     from debgcd.review.page.session import ReviewSession
     from debgcd.system.machine import cache_folder
 
-    require_packages()
     cache = cache_folder(options.cache or run.config.run.cache)
     with closing(listen(options.port)) as place:
         port = place.getsockname()[1]

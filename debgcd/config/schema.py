@@ -47,7 +47,8 @@ class BackboneConfig:
 
     name: str | None = option(
         None,
-        'hub id, folder, .pth or "lite0", "lite1", "lite2"; null: facebook/dino-vitb16, or lite0 where that cannot be had',
+        'hub id, folder, .pth or "lite0", "lite1", "lite2"; null: facebook/dino-vitb16, or lite0 where that cannot be had; '
+        "with quality best facebook/dinov2-small, or lite2",
     )
     revision: str | None = option(None, "the hub's commit; filled in when the run starts")
     sha256: str | None = option(None, "of the weights; filled in when the run starts, checked on resume")

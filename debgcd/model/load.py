@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import importlib
+import importlib.util
 import inspect
 import math
 import re
@@ -25,8 +26,12 @@ from debgcd.model.backbone import Backbone, Identity, Precision
 from debgcd.model.lite import VARIANTS, load_lite
 from debgcd.model.vit import IMAGENET_MEAN, IMAGENET_STD, VitBackbone
 from debgcd.system.files import read_json, readable
+from debgcd.system.machine import optional
 
 DEFAULT = "facebook/dino-vitb16"
+# of --quality best: Apache-2.0 and 88 MB, while DINOv3's weights are given out only to accounts that accept their own licence
+BEST, BEST_BUILT_IN = "facebook/dinov2-small", "lite2"
+VIT = "vit"  # the extra with `transformers`
 DINO = "facebook/dino-vit"
 EPSILON = 1e-6  # of LayerNorm in DINO's and DINOv2's own code; the hub's DINO has 1e-12, the default of its ViT
 AGAIN = "download it again"
@@ -67,13 +72,28 @@ def load_default(
 ) -> tuple[Backbone, str]:
     """The paper's backbone if it is cached or can be downloaded, else lite0; and one line that says which and why."""
     how: dict[str, Any] = {"tuned_blocks": tuned_blocks, "image_size": image_size, "precision": precision}
-    try:
+    if (why := _out_of_reach(DEFAULT, cache)) is None:
         backbone = load_backbone(DEFAULT, cache=cache, **how)
         return backbone, f"backbone: {DEFAULT} (the paper's; choose another with --backbone)"
+    return load_backbone("lite0", **how), f"backbone: lite0, because {why} (choose another with --backbone)"
+
+
+def best_backbone(cache: Path | None) -> tuple[str, str]:
+    """The name of the backbone of `--quality best`, downloaded if it is one of the hub, and one line that says which and why."""
+    if (why := _out_of_reach(BEST, cache)) is None:
+        return BEST, f"quality: best takes {BEST}, which is on this machine now"
+    return BEST_BUILT_IN, f"quality: best takes {BEST_BUILT_IN}, because {why}"
+
+
+def _out_of_reach(name: str, cache: Path | None) -> str | None:
+    """Why a model of the hub cannot be used; None if it can, and is now in the cache."""
+    if importlib.util.find_spec("transformers") is None:
+        return f"{name} needs the package transformers (pip install 'debgcd[{VIT}]')"
+    try:
+        download(name, cache=cache)
     except DataError:
-        return load_backbone("lite0", **how), (
-            f"backbone: lite0, because {DEFAULT} is neither cached nor reachable (choose another with --backbone)"
-        )
+        return f"{name} is neither cached nor reachable"
+    return None
 
 
 def load_vit(
@@ -90,6 +110,7 @@ def load_vit(
     """
     path = Path(name).expanduser()
     commit = None
+    optional("transformers", VIT, f"backbone {name}")  # before anything is downloaded
     if path.suffix in {".pth", ".pt"} and not path.is_dir():
         source = Pretrained(*read_original(path), files=[path])
     elif path.is_dir():

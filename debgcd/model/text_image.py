@@ -14,8 +14,9 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from debgcd.errors import DataError
-from debgcd.model.load import download, line, pixel_statistics
+from debgcd.model.load import VIT, download, line, pixel_statistics
 from debgcd.system.files import read_json, readable
+from debgcd.system.machine import optional
 
 DEFAULT = "laion/CLIP-ViT-B-32-laion2B-s34B-b79K"
 PROMPT = "a photo of a {}"
@@ -62,6 +63,7 @@ class TextImage:
 
 def load_text_image(name: str, cache: Path) -> TextImage:
     """The model of a folder or a hub id."""
+    optional("transformers", VIT, f"the text-image model {name}")
     from transformers import CLIPModel, CLIPTokenizer
 
     folder = Path(name) if Path(name).is_dir() else download(name, cache=cache, what="text-image model", patterns=FILES)

@@ -17,12 +17,14 @@ from debgcd.data.sampler import Draws
 from debgcd.methods import create
 from debgcd.methods.base import Batch, Method, Sizes
 from debgcd.model.backbone import Backbone, pick_device
+from debgcd.model.load import BEST, BEST_BUILT_IN
 from debgcd.system.progress import duration
 from debgcd.tokens.bank import stored_kinds
 from debgcd.train.plan import SIZE, Plan, Quality, resolve_auto
 from debgcd.train.setup import build
 
-RELATIVE_WORK = {"lite0": 1.0, "lite1": 1.3, "lite2": 1.5}  # multiply-adds per pixel compared with lite0
+# Compared with lite0, per pixel: multiply-adds; of the last one, time with random weights on one core
+RELATIVE_WORK = {"lite0": 1.0, "lite1": 1.3, "lite2": 1.5, BEST: 8.7}
 
 
 @dataclass(frozen=True)
@@ -84,8 +86,12 @@ def alternatives(plan: Plan, cost: Cost) -> dict[Quality, Level]:
         # a backbone that the user chose stays
         follows = asked.backbone.name == chosen.backbone.name
         backbone = replace(asked.backbone, name=preset.backbone.name) if follows else asked.backbone
+        if backbone.name is None:
+            # of `best`: what the plan found, or else the built-in one, because only a run of that quality asks the hub
+            backbone = replace(backbone, name=plan.config.backbone.name if name == asked.quality else BEST_BUILT_IN)
         schedule = replace(asked.schedule, steps_times=preset.schedule.steps_times)
-        other = asked if name == asked.quality else replace(asked, quality=name, backbone=backbone, schedule=schedule)
+        other = replace(asked, backbone=backbone)
+        other = other if name == asked.quality else replace(other, quality=name, schedule=schedule)
         other = resolve_auto(other, paths)
         steps = run_length(other.schedule, len(paths), cost.steps > 0).steps
         slower = (other.views.crop / plan.config.views.crop) ** 2 * _work(other) / _work(plan.config)

@@ -37,7 +37,7 @@ from debgcd.methods import METHODS, require_method, require_package
 from debgcd.methods.base import FirstStage, Method
 from debgcd.model.backbone import Backbone, gains_from_bf16, pick_device, pick_precision
 from debgcd.model.lite import VARIANTS
-from debgcd.model.load import load_backbone, load_default
+from debgcd.model.load import best_backbone, load_backbone, load_default
 from debgcd.run.directory import Run
 from debgcd.run.model_folder import Model, load_model
 from debgcd.system import distributed
@@ -131,6 +131,10 @@ def make_plan(asked: Config, manifest: Manifest) -> Plan:
     if config.start is not None:
         folder, start = _load_start(config.start, cache)
         config = _from_start(config, folder, start)
+    if config.quality == "best" and config.backbone.name is None:
+        name, line = best_backbone(cache)
+        say(line)
+        config = configuration.override(config, {"backbone": {"name": name}}, "quality best")
     config = resolve_auto(config, paths)
     if METHODS[config.method].trains and not run_length(config.schedule, len(paths)).steps:
         say("method: pim, because nothing is trained in 0 steps: a linear head on frozen features")

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from hub_server import TOKEN, Hub, serving
+from hub_server import TOKEN, Hub, reached
 from shared_runs import SharedRuns
 
 from debgcd import Discoverer
@@ -20,13 +20,7 @@ from debgcd.run.hub import push
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    from huggingface_hub import constants
-
-    with serving() as server:
-        monkeypatch.setattr(constants, "ENDPOINT", server.address)
-        monkeypatch.setattr(
-            constants, "HUGGINGFACE_CO_URL_TEMPLATE", server.address + "/{repo_id}/resolve/{revision}/{filename}"
-        )
+    with reached(monkeypatch) as server:
         monkeypatch.setenv("HF_TOKEN", TOKEN)
         yield server
 

@@ -22,10 +22,12 @@ from debgcd.errors import DebgcdError
 from debgcd.methods import create
 from debgcd.methods.base import Batch, Method, Sizes
 from debgcd.model.backbone import Backbone, Identity, pick_precision
-from debgcd.model.load import EPSILON, IMAGENET_MEAN, IMAGENET_STD, load_backbone
+from debgcd.model.load import EPSILON, VIT, load_backbone
 from debgcd.model.network import Network
 from debgcd.model.optimiser import SGD, sgd
+from debgcd.model.vit import IMAGENET_MEAN, IMAGENET_STD
 from debgcd.reproduce.bench.session import Session, Shape, once
+from debgcd.system.machine import optional
 from debgcd.system.store import Recipe, open_store
 from debgcd.tokens.bank import Bank, BankTokens
 from debgcd.train.setup import build
@@ -96,6 +98,7 @@ def random_vit(session: Session, shape: Shape) -> tuple[Any, Path]:
 
 def save_random_vit(folder: Path, shape: Shape, image_size: int) -> tuple[Any, Path]:
     """The same without a session."""
+    optional("transformers", VIT, "a vision transformer")
     from transformers import ViTConfig, ViTModel
     from transformers.utils import logging
 

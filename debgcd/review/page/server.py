@@ -15,7 +15,6 @@ from debgcd.errors import DataError, UsageError
 from debgcd.review.page.pictures import Pictures
 from debgcd.review.page.session import ReviewSession
 from debgcd.system.files import parse_json
-from debgcd.system.machine import optional
 
 if TYPE_CHECKING:
     from fastapi import Response
@@ -156,12 +155,6 @@ FILES = {
     "gallery.js": (REPORT, "text/javascript"),
 }
 FOR_EVER = {"cache-control": "private, max-age=31536000, immutable"}
-
-
-def require_packages() -> None:
-    """Refuse in one sentence where FastAPI or uvicorn is missing."""
-    for package in ("fastapi", "uvicorn"):
-        optional(package, "review", "the review")
 
 
 def listen(port: int) -> socket.socket:
