@@ -54,10 +54,8 @@ def main() -> None:
     core = [name_of(each) for each in project["dependencies"]]
     everything = closure(core)
     sizes = {name: size for name in everything if (size := megabytes(name)) is not None}
-    lines = [
-        f"`pip install debgcd` brings {len(everything)} packages, {sum(sizes.values()):,.0f} MB, of which torch has {sizes['torch']:,.0f} in its build "
-        "for processors alone."
-    ]
+    total, torch = sum(sizes.values()), sizes["torch"]
+    lines = [f"`pip install debgcd` brings {len(everything)} packages, {total:,.0f} MB, {torch:,.0f} of them torch without CUDA."]
     lines += ["", *table(core), "", "Extras, installed on request:", ""]
     for extra, needs in project["optional-dependencies"].items():
         if extra not in ("all", "dev"):
