@@ -55,7 +55,9 @@ def main() -> None:
     everything = closure(core)
     sizes = {name: size for name in everything if (size := megabytes(name)) is not None}
     total, torch = sum(sizes.values()), sizes["torch"]
-    lines = [f"`pip install debgcd` brings {len(everything)} packages, {total:,.0f} MB, {torch:,.0f} of them torch without CUDA."]
+    lines = [
+        f"`pip install debgcd` brings {len(everything)} packages, {total:,.0f} MB, {torch:,.0f} of them torch without CUDA."
+    ]
     lines += ["", *table(core), "", "Extras, installed on request:", ""]
     for extra, needs in project["optional-dependencies"].items():
         if extra not in ("all", "dev"):

@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 import threading
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
@@ -20,7 +21,7 @@ from debgcd import __version__
 from debgcd.commands.completion import SCRIPTS, candidates
 from debgcd.errors import DataError, DebgcdError, UsageError, suggest
 from debgcd.system import distributed
-from debgcd.system.progress import say
+from debgcd.system.progress import say, speaking, timed
 
 EXAMPLES = """\
 examples:
@@ -106,7 +107,11 @@ def _run(options: argparse.Namespace) -> int:
     """Run the command, print the message of an error, and return the exit code."""
     with _termination_as_interrupt():
         try:
-            with _ignore_sigterm_after_an_error(), _print_on_rank0():
+            with (
+                _ignore_sigterm_after_an_error(),
+                _print_on_rank0(),
+                timed() if options.verbose else speaking(not options.quiet),
+            ):
                 distributed.require_same_code()
                 options.command(options)
                 # a write error must be raised where it can be reported
@@ -115,6 +120,8 @@ def _run(options: argparse.Namespace) -> int:
             return 0
         except DebgcdError as error:
             advice = _how_to_continue(options) if isinstance(error, distributed.Lost) else ""
+            if options.verbose:
+                traceback.print_exc()
             return _complain(_sentence(error, options) + advice, error.exit_code)
         except KeyboardInterrupt:
             advice = "; to start again, repeat the command" if options.command_name == "train" else ""

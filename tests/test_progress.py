@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from debgcd.system.progress import progress, say, speaking
+from debgcd.system.progress import progress, say, speaking, timed
 
 
 def test_the_end_is_always_said(capsys: pytest.CaptureFixture[str]) -> None:
@@ -59,3 +63,40 @@ def test_a_notebook_has_a_bar_under_the_cell(
     with progress("sorting") as report:
         report(1, 1)
     assert capsys.readouterr().err == "sorting: 1/1\n"
+
+
+def test_lines_can_begin_with_the_time(capsys: pytest.CaptureFixture[str]) -> None:
+    with timed():
+        say("\none")
+    say("two")
+    assert re.fullmatch(r"\n +0\.\d\d s  one\ntwo\n", capsys.readouterr().err)
+
+
+def test_quiet_and_verbose(command: Any, shared_folder: Path, tmp_path: Path) -> None:
+    loud = command("predict", tmp_path, shared_folder, "-o", tmp_path / "out.csv", "--verbose")
+    assert loud.code == 2 and "Traceback" in loud.err
+    assert loud.err.splitlines()[-1].startswith("debgcd: ")  # the sentence is the last line, as ever
+    words = ("estimate-k", shared_folder, "--set", "views.size=32", "--workers", 0)
+    told, silent = command(*words), command(*words, "--quiet")
+    assert "backbone: lite0" in told.err and silent.err == ""
+    assert (silent.code, silent.out.split(";")[0]) == (0, told.out.split(";")[0])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a pseudo-terminal is POSIX's")
+def test_no_color_is_honoured() -> None:
+    """A bar on a terminal has colours, and with NO_COLOR none."""
+    program = "from debgcd.system.progress import progress\nwith progress('x') as report: report(1, 2); report(2, 2)"
+    colours = {}
+    for plain in (False, True):
+        chosen = {"NO_COLOR": "1"} if plain else {}
+        rest = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+        ours, theirs = os.openpty()
+        subprocess.run(
+            [sys.executable, "-c", program], stderr=theirs, env=rest | {"TERM": "xterm-256color"} | chosen, check=True
+        )
+        os.close(theirs)
+        seen = os.read(ours, 100_000)
+        os.close(ours)
+        assert b"x" in seen
+        colours[plain] = re.findall(rb"\x1b\[[0-9;]*3[0-9][0-9;]*m", seen)
+    assert colours[False] and not colours[True]

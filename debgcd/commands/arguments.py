@@ -37,6 +37,11 @@ def add_command(
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.set_defaults(command=handler)
+    voice = parser.add_mutually_exclusive_group()
+    voice.add_argument("-q", "--quiet", action="store_true", help="print results and errors alone, no progress")
+    voice.add_argument(
+        "-v", "--verbose", action="store_true", help="for a bug report: seconds before each line, and where an error arose"
+    )
     return parser
 
 

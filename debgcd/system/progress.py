@@ -27,6 +27,7 @@ SECONDS_BETWEEN_LINES = 10.0
 SECONDS_BETWEEN_DRAWINGS = 0.2  # of a bar in a notebook
 _reporting: ContextVar[bool] = ContextVar("reporting", default=False)  # nested bars would overwrite each other
 _quiet: ContextVar[bool] = ContextVar("quiet", default=False)
+_since: ContextVar[float | None] = ContextVar("since", default=None)  # lines begin with the seconds since then
 
 
 def escaped(value: object) -> str:
@@ -42,8 +43,10 @@ def say(text: str, every_rank: bool = False) -> None:
     if _quiet.get() or (distributed.rank() and not every_rank):
         return
     line = text.lstrip("\n")
+    since = _since.get()
+    at = "" if since is None else f"{time.monotonic() - since:8.2f} s  "
     try:
-        print("\n" * (len(text) - len(line)) + escaped(line), file=sys.stderr, flush=True)
+        print("\n" * (len(text) - len(line)) + at + escaped(line), file=sys.stderr, flush=True)
     except OSError:  # a full disk, a closed terminal: not worth losing the work
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (until the process ends)
 
@@ -67,6 +70,16 @@ def speaking(aloud: bool) -> Iterator[None]:
         yield
     finally:
         _quiet.reset(before)
+
+
+@contextmanager
+def timed() -> Iterator[None]:
+    """Inside, each line of `say` begins with the seconds since the beginning."""
+    before = _since.set(time.monotonic())
+    try:
+        yield
+    finally:
+        _since.reset(before)
 
 
 @contextmanager
