@@ -1,4 +1,5 @@
-"""Is a category as pure as its trust says, and are the suggested splits and merges right? On the frozen answers of draws.py's sets.
+"""Is a category as pure as its trust says, are the certain images right, and the suggested splits and merges? On the frozen answers
+of draws.py's sets.
 
 .venv/bin/python benchmarks/quality/trust.py --root DIR [--root DIR ...] [--fit]
 
@@ -30,12 +31,13 @@ from grid import images_of, write_between  # noqa: E402
 from debgcd import config as configuration  # noqa: E402
 from debgcd.cluster.estimate_k import estimate_k  # noqa: E402
 from debgcd.cluster.settle import SettleOptions, settle  # noqa: E402
-from debgcd.cluster.structure import structure  # noqa: E402
+from debgcd.cluster.structure import kept_together, structure  # noqa: E402
 from debgcd.data.manifest import Manifest  # noqa: E402
 from debgcd.evaluate import clustering_accuracy  # noqa: E402
 from debgcd.model.backbone import Backbone  # noqa: E402
 from debgcd.novelty.vote import voted  # noqa: E402
 from debgcd.report import suggest, trust  # noqa: E402
+from debgcd.review.page.suggested import CERTAIN  # noqa: E402
 from debgcd.review.state import OPEN  # noqa: E402
 from debgcd.system.files import read_json, write_json  # noqa: E402
 from debgcd.system.machine import cache_folder, facts  # noqa: E402
@@ -46,6 +48,7 @@ ROOT = HERE.parent.parent
 MEASURED, FITTED = range(15), range(100, 125)  # draws of each set
 GIVEN, ESTIMATED = "given", "estimated"  # K
 SAID = (0.98, 0.9, 0.8, 0.7, 0.6, 0.5)
+KEPT = (0, CERTAIN)  # how often an image is kept together with its category; 0: all of them
 Ids = NDArray[np.int64]
 
 
@@ -147,6 +150,7 @@ def found(feature: Tensor, label: Tensor, truth: Ids, k: int) -> dict[str, Any]:
             }
             for one in accepted
         ],
+        "certain": _certain(kept_together(seen, category[seen.row], k), category, free, truth),
         "before": clustering_accuracy(truth[free], category[free], known).all,
         "after": clustering_accuracy(truth[free], changed[free], known).all,
     }
@@ -163,6 +167,13 @@ def _split_right(one: suggest.Suggestion, category: Ids, free: NDArray[np.bool_]
     stays = free & (category == one.categories[0])
     stays[one.images] = False
     return bool(np.bincount(truth[stays]).argmax() != np.bincount(truth[one.images]).argmax())
+
+
+def _certain(kept: NDArray[np.float64], category: Ids, free: NDArray[np.bool_], truth: Ids) -> dict[str, list[int]]:
+    """How many images are kept together with their category at least so often, and how many of these are of its largest class."""
+    largest = {c: np.bincount(truth[free & (category == c)]).argmax() for c in np.unique(category[free])}
+    right = np.array([truth[i] == largest[category[i]] for i in np.flatnonzero(free)])
+    return {str(at): [int((kept[free] >= at).sum()), int(right[kept[free] >= at].sum())] for at in KEPT}
 
 
 def _largest(truth: Ids) -> int:
@@ -220,8 +231,10 @@ def _mean(values: NDArray[np.float64]) -> tuple[float, int]:
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Calibration, the share of right suggestions, and All before and after accepting all of them, per set and in all."""
-    result: dict[str, Any] = {"calibration": {}, "suggestions": {}}
+    """Calibration, how many images are certain and right, the share of right suggestions, and All before and after accepting all
+    of them, per set and in all.
+    """
+    result: dict[str, Any] = {"calibration": {}, "certain": {}, "suggestions": {}}
     for how in (GIVEN, ESTIMATED):
         these = [row for row in rows if row["how"] == how]
         every = [category for row in these for category in row["categories"]]
@@ -230,6 +243,8 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
             str(at): dict(zip(("purity", "categories"), _mean(purity[abs(said - at) <= 0.05]), strict=True))
             for at in SAID
         }
+        every, right, certain, both = (sum(row["certain"][str(at)][i] for row in these) for at in KEPT for i in (0, 1))
+        result["certain"][how] = {"certain": certain / every, "right": both / certain, "right of all": right / every}
         for name in (*dict.fromkeys(row["set"] for row in these), "all"):
             some = [row for row in these if name in (row["set"], "all")]
             flat = [one for row in some for one in row["suggested"]]
@@ -248,7 +263,7 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def table(written: dict[str, Any]) -> str:
-    """Both tables of docs/report.md."""
+    """The tables of docs/report.md."""
     lines = [
         "| categories said to be about | " + " | ".join(f"{100 * at:.0f} % pure" for at in SAID) + " |",
         "|---" * (len(SAID) + 1) + "|",
@@ -257,6 +272,10 @@ def table(written: dict[str, Any]) -> str:
         cells = [f"{100 * one['purity']:.0f} ({one['categories']})" for one in row.values()]
         lines.append(f"| mean purity, K {how} | {' | '.join(cells)} |")
     lines += ["", "In parentheses: how many categories, each within 5 points of that.", ""]
+    lines += ["| K | certain images | right of them | right of all images |", "|---|---|---|---|"]
+    for how, one in written["certain"].items():
+        lines.append(f"| {how} | {' | '.join(f'{100 * value:.0f} %' for value in one.values())} |")
+    lines += ["", "An image is right if it shows what most images of its category show.", ""]
     lines += [
         "| set | merges, right of suggested | splits, right of suggested | All before | All after all of them |",
         "|---|---|---|---|---|",

@@ -1,6 +1,6 @@
 """What features say of categories, whoever made them: other clusterings, the nearest images, distances to the means.
 
-    structure(feature, label, k) once per set of images  ->  together, nearness, separation for any categories of them
+    structure(feature, label, k) once per set of images  ->  together, kept_together, nearness, separation for any categories of them
 
 All of it is measured on the points that `settle` clusters. `report/trust.py` and `report/suggest.py` use it.
 """
@@ -80,6 +80,16 @@ def together(found: Structure, category: Ids, k: int) -> Floats:
         count = np.bincount(category * clusters + cluster, minlength=k * clusters).reshape(k, clusters).astype(float)
         same += count @ count.T - np.diag(size)
     return same / np.maximum(pairs, 1) / len(found.cluster)
+
+
+def kept_together(found: Structure, category: Ids, k: int) -> Floats:
+    """(S,) of each image: how often it is in one cluster with another one of its category; 0 without others."""
+    size, share = np.bincount(category, minlength=k), np.zeros(len(category))
+    for cluster in found.cluster:
+        clusters = int(cluster.max()) + 1
+        pair = category * clusters + cluster
+        share += (np.bincount(pair, minlength=k * clusters)[pair] - 1) / np.maximum(size[category] - 1, 1)
+    return share / len(found.cluster)
 
 
 def nearness(found: Structure, category: Ids, k: int) -> Floats:

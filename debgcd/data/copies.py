@@ -72,7 +72,8 @@ def copies_in_words(found: Sequence[Copies]) -> list[str]:
         some = [one for one in found if one.exact == exact]
         if some:
             count, example = sum(len(one.files) for one in some), " and ".join(map(repr, some[0].files[:2]))
-            lines.append(f"{what}: {count} images in {len(some)} groups, e.g. {example}")
+            groups = "1 group" if len(some) == 1 else f"{len(some)} groups"
+            lines.append(f"{what}: {count} images in {groups}, e.g. {example}")
     torn = [one for one in found if one.contradict]
     if torn:
         given = dict(zip(torn[0].labels, torn[0].files, strict=True))

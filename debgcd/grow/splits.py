@@ -38,10 +38,15 @@ def open_model(folder: Path, cache: Path, backbone: str | None = None, device: s
         return load_model(folder, backbone=backbone, cache=cache, device=device)
     carry(folder)
     carry_splits(folder, cache)
+    return run_model(folder, cache, backbone, device)
+
+
+def run_model(folder: Path, cache: Path, backbone: str | None = None, device: str = "auto") -> Model:
+    """The model of a run directory with the categories that were added, as it is on disk."""
     grown = None
     if batches := added_batches(folder):
         grown = Grown(batches[-1].heads(), outcome(read_review(folder)), batches[-1].so_far)
-    return load_model(inner, backbone=backbone, cache=cache, device=device, grown=grown)
+    return load_model(folder / "model", backbone=backbone, cache=cache, device=device, grown=grown)
 
 
 def carry_splits(folder: Path, cache: Path) -> None:

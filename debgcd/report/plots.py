@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 
 from debgcd.cluster.estimate_k import Estimate
 from debgcd.data.loader import from_files
@@ -19,6 +18,7 @@ from debgcd.data.views import CENTRE, PLAIN
 from debgcd.errors import DataError, UsageError
 from debgcd.estimate import from_run
 from debgcd.infer.infer import features, infer
+from debgcd.infer.where import lit
 from debgcd.model.vit import VitBackbone
 from debgcd.novelty.base import DETECTOR
 from debgcd.report.describe import project
@@ -65,7 +65,7 @@ def attention(figure: Figure, runs: Sequence[Run], cache: Path) -> None:
             for place, network in ((1 + 2 * at, untuned), (2 + 2 * at, tuned)):
                 assert isinstance(network, VitBackbone)
                 seen = network.attention(network.trunk(pixels)).mean(1)[0].detach().cpu().numpy()
-                grid[row, place].imshow(_over(face, seen))
+                grid[row, place].imshow(lit(face, seen))
         for place, what in ((1 + 2 * at, "untuned"), (2 + 2 * at, "tuned")):
             grid[0, place].set_title(f"{title_of(run)}\n{what}", fontsize=9)
     for axis in grid.flat:
@@ -76,13 +76,6 @@ def title_of(run: Run) -> str:
     """The name of a run in a figure; its folder's too, unless that only repeats the seed, as in a grid of runs."""
     said, folder = f"{run.config.method}, seed {run.config.seed}", run.folder.resolve().name
     return said if folder == f"seed-{run.config.seed}" else plain(f"{folder} ({said})")
-
-
-def _over(face: NDArray[np.uint8], seen: NDArray[np.float32]) -> NDArray[np.float64]:
-    """The image, bright where the attention (h, w) is high."""
-    size = face.shape[1::-1]
-    smooth = np.asarray(Image.fromarray(seen / max(float(seen.max()), 1e-12)).resize(size, Image.Resampling.BICUBIC))
-    return (0.25 + 0.75 * smooth.clip(0, 1))[..., None] * face / 255
 
 
 OLD, NEW = "#0072b2", "#d55e00"  # of Okabe and Ito: told apart by all eyes

@@ -14,6 +14,7 @@ from debgcd.cluster.structure import (
     NEAR,
     Structure,
     category_means,
+    kept_together,
     nearness,
     separation,
     structure,
@@ -38,6 +39,21 @@ def test_together_counts_pairs(seed: int) -> None:
         if pairs:
             slow[a, b] = np.mean([[cluster[i] == cluster[j] for cluster in found.cluster] for i, j in pairs])
     assert together(found, category, k) == pytest.approx(slow)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_image_is_kept_together_with_others_of_its_category(seed: int) -> None:
+    found, k = random_structure(seed), 6
+    category = np.random.default_rng(seed + 9).integers(0, k - 2, 40)
+    category[0] = k - 2  # alone; the last category is empty
+    slow = np.zeros(40)
+    for i in range(40):
+        others = [j for j in range(40) if j != i and category[j] == category[i]]
+        if others:
+            slow[i] = np.mean([[cluster[i] == cluster[j] for j in others] for cluster in found.cluster])
+    assert kept_together(found, category, k) == pytest.approx(slow)
+    per_category = [kept_together(found, category, k)[category == c].mean() for c in range(k - 2)]
+    assert per_category == pytest.approx(together(found, category, k).diagonal()[: k - 2])
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -205,12 +205,49 @@ def test_without_a_selection_a_key_is_about_what_is_in_sight(tab: Page) -> None:
     tab.fill("#find", "")
 
 
+def test_of_files_that_are_found_an_act_is_about_these(tab: Page) -> None:
+    path = tab.evaluate("() => state.about.path[state.members[shownCategories()[0]][3]]")
+    tab.fill("#find", path.upper())
+    shown = tab.evaluate("() => grid.sections.map((one) => one.items.map((image) => state.about.path[image]))")
+    assert shown == [[path]] and " 1 of " in tab.inner_text("#says")
+    tab.press("#find", "Enter")
+    tab.keyboard.press("r")
+    saved(tab)
+    rejected = tab.evaluate("() => state.about.path.filter((_, image) => state.status[image] === 2)")
+    assert rejected == [path]
+    tab.fill("#find", "")
+    tab.select_option("#show", "rejected")  # what is opened again is what was rejected, not its category
+    assert " 1 of " in tab.inner_text("#says")
+    tab.press("#grid", "r")
+    saved(tab)
+    assert tab.evaluate("() => state.status.every((one) => one === OPEN)")
+    tab.select_option("#show", "all")
+
+
+def test_a_selection_that_is_out_of_sight_is_shown_before_it_is_judged(tab: Page) -> None:
+    tab.set_viewport_size({"width": 760, "height": 480})
+    tab.evaluate("() => { goTo(shownCategories()[0]); select(grid.sections[0].items.slice(0, 2), 'one'); }")
+    tab.evaluate("() => goTo(shownCategories().at(-1))")
+    before = tab.evaluate("() => state.version")
+    tab.keyboard.press("a")
+    assert "2 images are selected" in tab.inner_text("#toast") and tab.evaluate("() => state.version") == before
+    assert tab.evaluate("() => [...state.selected].some((image) => grid.inSight(image))")
+    tab.keyboard.press("a")
+    saved(tab)
+    assert tab.evaluate("() => [...state.status].filter((one) => one === ACCEPTED).length") == 2
+
+
 STRIPS = """() => [...document.querySelectorAll('#chooser figure')].map(
   (one) => [...one.querySelectorAll('img')].map((image) => Number(image.src.match(/thumb.([0-9]+)/)[1])))"""
 
 
 def test_the_naming_dialog_shows_whom_it_names(tab: Page, server: Served) -> None:
-    tab.evaluate("() => { state.about.confidence = state.about.confidence.map((_, i) => (i % 3 ? 900 : 500)); }")
+    tab.wait_for_function("() => suggested.version === state.version")
+    # of every six images one is not probable, and one is not kept together with its category by other clusterings
+    tab.evaluate(
+        """() => { state.about.confidence = state.about.confidence.map((_, i) => (i % 6 ? 900 : 500));
+          state.certain = state.about.confidence.map((_, i) => (i % 6 === 3 ? "0" : "1")).join(""); }"""
+    )
     c = tab.evaluate("() => shownCategories().find((c) => !known(c) && state.members[c].length > 12)")
     tab.evaluate("(c) => goTo(c)", c)
     images = tab.evaluate(
@@ -255,10 +292,18 @@ def test_a_suggestion_stands_there_and_is_done_with_one_key(tab: Page, server: S
     tab.wait_for_function("() => suggested.version === state.version")
     told = server.json("/api/suggestions")
     assert told["suggestions"] == tab.evaluate("() => suggested.list.map(({ sizes, ...one }) => one)")
+    # and how far each category is to be trusted, and which images are certain
+    trust = dict(zip(tab.evaluate("() => state.categories.map((one) => one.id)"), told["trust"], strict=True))
+    assert all(value is None or 0 < value < 1 for value in trust.values()) and set(trust.values()) != {None}
+    first = tab.evaluate("() => state.categories[shownCategories()[0]].id")
+    said = tab.inner_text(".headline >> nth=0")
+    assert ("nearly all" if trust[first] >= 0.95 else f"about {trust[first] * 10:.0f} in 10") in said
+    assert len(told["certain"]) == 60 and set(told["certain"]) <= {"0", "1"}
     # one of each kind, whatever the features of this run suggest
     made = """() => {
       const [a, b] = shownCategories().filter((c) => !known(c)), images = state.members[b].slice(0, 4);
-      takeSuggestions({ version: state.version, suggestions: [
+      const { trust, certain, version } = state;
+      takeSuggestions({ version, trust, certain, suggestions: [
         { kind: "merge", categories: [b, a], probability: 0.9 }, { kind: "split", categories: [b], probability: 0.8, images }] });
       return [name(a), name(b), state.members[a].length, state.members[b].length];
     }"""
@@ -288,7 +333,8 @@ def test_a_suggestion_stands_there_and_is_done_with_one_key(tab: Page, server: S
 
 DOUBT = """() => {
   const other = Object.keys(state.about.examples).find((id) => id !== "dog"), images = state.members[current()].slice(0, 2);
-  takeSuggestions({ version: state.version, suggestions: [{ kind: "split", categories: [current()], probability: 0.8, images }],
+  const { trust, certain, version } = state;
+  takeSuggestions({ version, trust, certain, suggestions: [{ kind: "split", categories: [current()], probability: 0.8, images }],
     doubts: [{ image: state.about.examples.dog[0], label: "dog", neighbours: other, certainty: 0.9 }] });
 }"""
 
@@ -331,6 +377,12 @@ def test_the_close_up_says_what_an_image_is_like(tab: Page) -> None:
     for near in found.values():
         assert [cosine for _, cosine in near] == sorted((cosine for _, cosine in near), reverse=True)
     assert tab.inner_text(".why .near small >> nth=0") == f"{found['labelled'][0][1] / 1000:.2f}"
+    tab.wait_for_function("() => document.querySelector('.where img').naturalWidth > 0")
+    for _ in range(2):  # the keys go on after the first one
+        before = tab.inner_text("#viewer dd >> nth=0")
+        tab.keyboard.press("ArrowRight")
+        assert tab.inner_text("#viewer dd >> nth=0") != before
+    tab.keyboard.press("Escape")
 
 
 def test_keys_alone_are_enough(tab: Page, server: Served) -> None:

@@ -4,5 +4,6 @@
 - `session`: acts in, changes out
 - `pictures`: thumbnails from worker processes
 - `similar`: what looks alike
+- `maps`: where in an image the network looks
 - `suggested`: splits and merges that the features suggest
 """

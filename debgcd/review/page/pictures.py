@@ -81,6 +81,10 @@ class Pictures:
     def __len__(self) -> int:
         return len(self._paths)
 
+    def file(self, number: int) -> tuple[Picture, str]:
+        """The place of an image, and its sha256 when the run began."""
+        return self._paths[number], self._digests[number]
+
     def thumbnail(self, number: int) -> Thumbnail:
         """A WebP, from the cache if it is there; or the reason why there is none."""
         path = self._paths[number]
@@ -110,7 +114,7 @@ class Pictures:
 
     def _made(self, work: Callable[[Picture, str], Thumbnail], number: int) -> Thumbnail:
         try:
-            return self._workers.do(work, self._paths[number], self._digests[number])
+            return self._workers.do(work, *self.file(number))
         except BrokenProcessPool:
             return "corrupt: decoding it crashed the process"
 

@@ -244,6 +244,10 @@ def build(session: ReviewSession, pictures: Pictures, port: int) -> Guard:
     def large(number: int) -> Response:
         return picture(pictures.large, number, len(pictures))
 
+    @app.get("/where/{number}")
+    def where(number: int) -> Response:
+        return picture(lambda one: session.similar.where(*pictures.file(one)), number, len(pictures))
+
     @app.get("/api/about")
     def about() -> Response:
         return answered(session.about)

@@ -186,13 +186,15 @@ class ReviewSession:
         return {"similarity": self.similar.to_own(np.pad(category, (0, padding), constant_values=-1))[: len(category)]}
 
     def suggestions(self) -> dict[str, Any]:
-        """Splits and merges that the features suggest now, the one that would put most images right first."""
+        """Splits and merges that the features suggest now, the one that would put most images right first; how far each category is
+        to be trusted, and which images are certain.
+        """
         with self._lock:
             self._follow()
             version, category, review = self._version, self._category.copy(), self._log.review
             status = [review.categories[id].status if id in review.categories else REJECTED for id in self._ids]
             doubts = self._doubts()
-        return {"version": version, "doubts": doubts, "suggestions": self.similar.suggested(category, status)}
+        return {"version": version, "doubts": doubts, **self.similar.suggested(category, status)}
 
     def why(self, asked: Asked) -> dict[str, Any]:
         """What an image is like: the nearest labelled images, those of its category and of the runner-up."""

@@ -13,7 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from debgcd.data.image.crop import Picture
+from debgcd.data.thumbnails import Thumbnail
 from debgcd.errors import DebgcdError, UsageError
+from debgcd.review.page.maps import where_map
 from debgcd.review.page.pictures import Workers
 from debgcd.review.page.suggested import prepare, suggested
 from debgcd.review.teach import teach_most
@@ -114,19 +117,43 @@ class Similar:
         found = self._workers.do(teach_most, self._all()[images], category, lead, scene, count)
         return images[found].tolist()
 
-    def suggested(self, category: Ids, status: Sequence[str]) -> list[dict[str, Any]]:
-        """See suggested.py; category: (N,) of the page's unlabelled images, status: (K,). All images of a split are in it."""
+    def suggested(self, category: Ids, status: Sequence[str]) -> dict[str, Any]:
+        """See suggested.py; category: (N,) of the page's unlabelled images, status: (K,). All images of a split are in it, and
+        `certain` are all N of them, "1" or "0" each.
+        """
         if not self.suggests:
-            return []
+            return {"suggestions": [], "trust": [None] * len(status), "certain": ""}
         count = len(category)
-        found: list[dict[str, Any]] = self._workers.do(suggested, *self._place, self._rows[:count], category, status)
-        for one in found:
+        found: dict[str, Any] = self._workers.do(suggested, *self._place, self._rows[:count], category, status)
+        for one in found["suggestions"]:
             if one["kind"] == "split":
                 leaves, stays = (np.array(one.pop(name), np.int64) for name in ("leaves", "stays"))
                 own = np.flatnonzero(category == one["categories"][0])
-                others = np.setdiff1d(own, np.concatenate([leaves, stays]))
-                near = self._all()[others] @ np.stack([_mean(self._all()[part]) for part in (stays, leaves)], 1)
-                one["images"] = [*leaves.tolist(), *others[near.argmax(1) == 1].tolist()]
+                one["images"] = [*leaves.tolist(), *self._rather(own, leaves, stays).tolist()]
+        certain, doubtful = (np.array(found.pop(name), np.int64) for name in ("certain", "doubtful"))
+        sure = np.zeros(count, bool)
+        sure[certain] = True
+        for c in np.unique(category) if len(certain) + len(doubtful) < count else ():
+            own, yes, no = (some[category[some] == c] for some in (np.arange(count), certain, doubtful))
+            sure[self._rather(own, yes, no)] = True
+        return found | {"certain": "".join("01"[one] for one in sure.tolist())}
+
+    def _rather(self, own: Ids, these: Ids, those: Ids) -> Ids:
+        """Of a category's own images that are in neither group, those whose features are nearer to the mean of the first."""
+        others = np.setdiff1d(own, np.concatenate([these, those]))
+        if not len(these) or not len(those):
+            return others if len(these) else others[:0]
+        near = self._all()[others] @ np.stack([_mean(self._all()[part]) for part in (these, those)], 1)
+        return others[near.argmax(1) == 0]
+
+    def where(self, path: Picture, digest: str) -> Thumbnail:
+        """A picture of where the network looks in an image; or the reason why there is none."""
+        if not self.ready:  # the worker is busy with the features
+            return self.note
+        try:
+            found: Thumbnail = self._workers.do(where_map, *self._place, path, digest)
+        except BrokenProcessPool:
+            return "corrupt: the process that looked at it was killed"
         return found
 
     def close(self) -> None:

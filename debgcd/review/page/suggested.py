@@ -1,4 +1,4 @@
-"""Splits and merges that the page suggests, for the categories as the reviewer has them now; in the worker process of `similar`."""
+"""What the page suggests, and whom it trusts, for the categories as the reviewer has them now; in the worker process of `similar`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from debgcd.review.state import REJECTED
 from debgcd.run.directory import finished_run
 
 SHOWN = 20  # suggestions at most
+CERTAIN = 0.7  # least share of other clusterings, see `kept_together`, for an image to be certain (docs/review.md has what it gives)
 
 Ids = NDArray[np.int64]
 
@@ -25,37 +26,46 @@ def prepare(run: Path, cache: Path) -> list[dict[str, Any]]:
     return [asdict(doubt) for doubt in untuned(finished_run(run), cache).doubts]
 
 
-def suggested(run: Path, cache: Path, rows: Ids, category: Ids, status: Sequence[str]) -> list[dict[str, Any]]:
-    """The suggestions, best first: kind, categories, probability, and of a split the images that leave and that stay.
+def suggested(run: Path, cache: Path, rows: Ids, category: Ids, status: Sequence[str]) -> dict[str, Any]:
+    """`suggestions`, best first: kind, categories, probability, and of a split the images that leave and that stay; none where K was
+    given. `trust`: (K,) of each category, None if it cannot be told. `certain` and `doubtful`: images that belong to their category
+    by other clusterings, too, and those that do not.
 
-    rows: (N,) the training images of the page's; category: (N,) of each, known classes first; status: (K,) in the review. The images of a split
+    rows: (N,) the training images of the page's; category: (N,) of each, known classes first; status: (K,) in the review. Images
     are numbered as those of the page; of many images, they are those of a sample.
     """
-    from debgcd.report.suggest import suggestions
+    from debgcd.cluster.structure import kept_together
+    from debgcd.report.suggest import suggestions, trust_of
     from debgcd.report.untuned import untuned
 
     opened = finished_run(run)
-    if not opened.estimate.exists():
-        return []
     seen, label = untuned(opened, cache), opened.manifest.training_labels
     k = len(status)
     whole = np.where(label >= 0, label, k)  # k: images that are not on the page any more
     whole[rows] = category
     at = np.full(len(label), -1)
     at[rows] = np.arange(len(rows))
-    found = suggestions(seen.structure, whole[seen.there], label[seen.there], [*status, REJECTED])
+    of = seen.there[seen.structure.row]  # the training images of the sample
+    kept = kept_together(seen.structure, whole[of], k + 1) >= CERTAIN
+    shown = at[of] >= 0
+    trust, _ = trust_of(seen.structure, whole[seen.there], label[seen.there], k + 1)
     told = []
-    for one in found[:SHOWN]:
-        of = seen.there[seen.structure.row]
-        sample = at[of[(whole[of] == one.categories[0]) & (label[of] < 0)]]
-        leaves = at[seen.there[one.images]]
-        told.append(
-            {
-                "kind": one.kind,
-                "categories": one.categories,
-                "probability": one.probability,
-                "leaves": leaves.tolist(),
-                "stays": np.setdiff1d(sample, leaves).tolist() if one.kind == "split" else [],
-            }
-        )
-    return told
+    if opened.estimate.exists():
+        for one in suggestions(seen.structure, whole[seen.there], label[seen.there], [*status, REJECTED])[:SHOWN]:
+            sample = at[of[(whole[of] == one.categories[0]) & (label[of] < 0)]]
+            leaves = at[seen.there[one.images]]
+            told.append(
+                {
+                    "kind": one.kind,
+                    "categories": one.categories,
+                    "probability": one.probability,
+                    "leaves": leaves.tolist(),
+                    "stays": np.setdiff1d(sample, leaves).tolist() if one.kind == "split" else [],
+                }
+            )
+    return {
+        "suggestions": told,
+        "trust": [None if np.isnan(one) else round(float(one), 3) for one in trust[:k]],
+        "certain": at[of[shown & kept]].tolist(),
+        "doubtful": at[of[shown & ~kept]].tolist(),
+    }

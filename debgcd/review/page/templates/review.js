@@ -4,12 +4,14 @@
 const by = (id) => document.getElementById(id);
 const OPEN = 0, ACCEPTED = 1, REJECTED = 2;
 const WORDS = ["to review", "accepted", "rejected"];
-const CERTAIN = 800; // thousandths of confidence
+const CERTAIN = 800; // thousandths of confidence that an image has at least to be certain
 const FACES = 6; // images of a kind in a dialog
 const state = {
-  about: null, version: -1, categories: [], category: new Int32Array(0), status: new Uint8Array(0), members: [],
+  about: null, low: [], version: -1, categories: [], category: new Int32Array(0), status: new Uint8Array(0), members: [],
   order: [], // numbers of categories, as they are shown
   similarity: null, // per image, to the mean of its category
+  trust: [], // per category, null where it cannot be told
+  certain: "", // per image "1" or "0"; empty until it is known
   features: false, note: "", suggests: false,
   selected: new Set(), base: new Set(), cursor: null, anchor: null,
   like: null, // { images, similarity, cut }: the view of images that look like some
@@ -133,25 +135,26 @@ function arrange(touched = null) {
 }
 
 function shownCategories() {
-  const show = by("show").value, text = by("find").value.trim().toLowerCase();
+  const show = by("show").value;
   return state.order.filter((c) => {
     const one = state.categories[c];
     if (one.gone || !state.members[c].length) return false;
-    if (text && ![one.name, one.id].some((each) => each.toLowerCase().includes(text)) && !state.members[c].some((image) => state.about.path[image].toLowerCase().includes(text))) return false;
-    if (show === "new") return !one.known;
-    if (show === "known") return one.known;
-    return show === "all" || state.members[c].some((image) => wanted(image, show));
+    if (show === "new" && one.known || show === "known" && !one.known) return false;
+    return inPart(c).length > 0;
   });
 }
 
-const wanted = (image, show) => (show === "open" ? state.status[image] === OPEN : show === "rejected" ? state.status[image] === REJECTED : true);
+// The images of a category that are shown: all, unless a part was asked for, or the files of a name that is not the category's.
+function inPart(c) {
+  const show = by("show").value, text = by("find").value.trim().toLowerCase(), { status, members, low, categories } = state;
+  const ofFile = text && ![categories[c].name, categories[c].id].some((each) => each.toLowerCase().includes(text));
+  if (!ofFile && show !== "open" && show !== "rejected") return members[c];
+  return members[c].filter((image) => (!ofFile || low[image].includes(text)) && (show === "open" ? status[image] === OPEN : show !== "rejected" || status[image] === REJECTED));
+}
 
 function drawAll() {
   if (state.like) grid.set([{ key: "like", items: state.like.images }]);
-  else {
-    const show = by("show").value, part = show === "open" || show === "rejected";
-    grid.set(shownCategories().map((c) => ({ key: c, items: part ? state.members[c].filter((image) => wanted(image, show)) : state.members[c] })));
-  }
+  else grid.set(shownCategories().map((c) => ({ key: c, items: inPart(c) })));
   if (state.cursor === null || !grid.has(state.cursor)) state.cursor = grid.sections[0]?.items[0] ?? null;
   follow();
   by("nothing").hidden = grid.count > 0;
@@ -225,7 +228,7 @@ const grid = new Grid(by("grid"), by("rows"), {
     return make("div", { class: `headline s${done}${c === current() ? " here" : ""}`, role: "gridcell", "data-category": c },
       make("div", { class: "titles" },
         make("strong", {}, mark(one), " ", one.name), one.name === one.id ? null : make("small", { class: "id" }, one.known ? "" : one.id),
-        make("small", {}, `${plural(state.members[c].length, "image", "images")} · `, make("span", { class: "chip" }, WORDS[done]), ` · ${one.known ? "known class" : "new category"}`)),
+        make("small", {}, `${plural(state.members[c].length, "image", "images")} · ${done === OPEN && state.trust[c] != null ? `${together(state.trust[c])} · ` : ""}`, make("span", { class: "chip" }, WORDS[done]), ` · ${one.known ? "known class" : "new category"}`)),
       make("div", { class: "examples", "aria-hidden": "true" }, ...(examples[one.id] || []).map((image) => make("img", { alt: "", "data-src": thumb(image), title: `labelled: ${one.id}`, width: 44, height: 44 }))),
       make("div", { class: "group" }, button("Select", () => select(section.items, "one"), "select all of"), button("Name", acts.name.work, "name"), button("✓", acts.accept.work, "accept"), button("✕", acts.reject.work, "reject")));
   },
@@ -296,12 +299,14 @@ function moveCursor(image, reveal = true, how = "near") {
   }
 }
 
-// What an act is about: the selected images, or without any the category of the cursor.
+// What an act is about: the selected images, or without any what is shown of the category of the cursor.
 function target() {
   if (!state.selected.size) {
     const c = current();
     if (c !== null && state.like) return { images: [state.cursor], categories: [c], whole: false }; // other categories are in sight
-    return c === null ? null : { images: state.members[c], categories: [c], whole: true };
+    if (c === null) return null;
+    const images = by("show").value === "open" ? state.members[c] : inPart(c); // accepted images stay what they are
+    return { images, categories: [c], whole: images.length === state.members[c].length };
   }
   const images = [...state.selected], categories = [...new Set(images.map((image) => state.category[image]))];
   return { images, categories, whole: images.length === categories.reduce((sum, c) => sum + state.members[c].length, 0) };
@@ -412,16 +417,26 @@ function scopes(found) {
   const [c] = found.categories, one = state.categories[c], all = state.members[c], count = (images) => images.length.toLocaleString("en");
   if (one.known) return [{ text: `Its name only: ${count(all)} images stay as they are.`, images: all }];
   if (one.status === ACCEPTED && found.whole) return [{ text: `Its name only: its ${count(all)} images stay as they are.`, images: all }];
-  const certain = all.filter((image) => state.about.confidence[image] >= CERTAIN), offered = [];
+  const certain = all.filter((image) => state.about.confidence[image] >= CERTAIN && state.certain[image] !== "0"), offered = [];
   if (!found.whole) offered.push({ text: `the ${count(found.images)} selected, as a category of their own`, images: found.images, own: true });
   offered.push({ text: `all ${count(all)} images`, images: all });
-  if (certain.length && certain.length < all.length) offered.push({ text: `the ${count(certain)} that the model is certain of (${percentOf(CERTAIN)} or more); the others stay to review`, images: certain, rest: all.length - certain.length });
+  if (certain.length && certain.length < all.length) offered.push({ text: `the ${count(certain)} certain ones; the other ${(all.length - certain.length).toLocaleString("en")} stay to review`, images: certain, rest: all.length - certain.length });
   return offered;
+}
+
+// What has no dialog is done to images that are in sight: a selection that is not is shown first.
+function showsSelection(found) {
+  if (!state.selected.size || found.images.some((image) => grid.inSight(image))) return false;
+  const [image] = found.images;
+  if (!grid.has(image)) goTo(state.category[image]);
+  moveCursor(image, true, "centre");
+  toast(`${plural(found.images.length, "image is", "images are")} selected: the same key again, or Esc`);
+  return true;
 }
 
 function judge(act, word) {
   const found = target();
-  if (!found) return;
+  if (!found || showsSelection(found)) return;
   const whole = found.whole && !(act === "reject" && found.categories.some(known));
   const says = `${about(found)} ${word}`;
   finish();
@@ -458,8 +473,11 @@ const suggested = { version: -1, list: [], doubts: [], refused: new Set() };
 const called = (one) => `${one.kind} ${one.categories.join(" ")}`;
 const sizes = (one) => one.categories.map((c) => state.members[c].length).join(" ");
 
-function takeSuggestions({ version, suggestions, doubts = suggested.doubts }) {
+function takeSuggestions({ version, suggestions, trust, certain, doubts = suggested.doubts }) {
   suggested.version = version;
+  state.trust = trust;
+  state.certain = certain;
+  grid.refresh(); // its headers say how far a category is to be trusted
   suggested.doubts = doubts;
   by("doubts").hidden = !doubts.length;
   by("doubts").textContent = `${plural(doubts.length, "label looks", "labels look")} wrong`;
@@ -555,13 +573,13 @@ async function nextToLabel() {
   select([best], "one");
   moveCursor(best, true, "centre");
   by("grid").focus({ preventScroll: true });
-  toast(`${name(state.category[best])}${rival(best)}`);
+  toast(`${name(state.category[best])}? The model gives it ${percentOf(state.about.confidence[best])}${rival(best)}`);
 }
 
-// The category that the model found next most probable, and by how much the first one leads.
+// The category that the model found next most probable, and its probability.
 function rival(image) {
-  const { second, lead } = state.about;
-  return second[image] === null || state.categories[second[image]].gone ? "" : ` or ${name(second[image])}? The first is more probable by ${percentOf(lead[image])}`;
+  const { second, lead, confidence } = state.about;
+  return second[image] === null || state.categories[second[image]].gone ? "" : `, next ${name(second[image])} ${percentOf(confidence[image] - lead[image])}`;
 }
 
 function nextCategory(way) {
@@ -581,7 +599,7 @@ async function orderBySimilarity() {
 
 function drawActs() {
   const found = target();
-  const says = !found ? "" : state.selected.size ? `${plural(found.images.length, "image", "images")} selected${found.categories.length > 1 ? ` in ${found.categories.length} categories` : ""}` : `${name(found.categories[0])}: ${plural(found.images.length, "image", "images")}`;
+  const says = !found ? "" : state.selected.size ? `${plural(found.images.length, "image", "images")} selected${found.categories.length > 1 ? ` in ${found.categories.length} categories` : ""}` : `${name(found.categories[0])}: ${found.whole ? "" : `${found.images.length.toLocaleString("en")} of `}${plural(state.members[found.categories[0]].length, "image", "images")}`;
   if (!by("acts").childElementCount) {
     by("acts").append(make("span", { id: "says", "aria-live": "polite" }), ...Object.entries(acts).map(([id, act]) => make("button", { type: "button", id: `act-${id}`, title: act.help, onclick: () => { act.work(); } }, act.text, " ", make("kbd", {}, act.key.toUpperCase()))),
       make("button", { type: "button", id: "clear", onclick: () => escape() }, "Clear ", make("kbd", {}, "Esc")));
@@ -735,7 +753,7 @@ function view(image) {
   const add = (term, text) => facts.append(make("dt", {}, term), make("dd", {}, text));
   add("file", about.path[image]);
   add("category", `${name(state.category[image])} (${known(state.category[image]) ? "known class" : "new category"}), ${WORDS[status[image]]}`);
-  add("model", `confidence ${percentOf(about.confidence[image])}${rival(image)}`);
+  add("confidence", `${percentOf(about.confidence[image])}${rival(image)}`);
   if (about.novelty[image] !== null) add("novelty", percentOf(about.novelty[image]));
   if (about.added[image]) add("came with batch", about.added[image]);
   const picture = make("img", { src: `/picture/${image}?${about.key}`, alt: about.path[image] });
@@ -754,21 +772,25 @@ function view(image) {
     make("button", { type: "button", onclick: () => step("ArrowLeft") }, "‹ Previous"), make("button", { type: "button", onclick: () => step("ArrowRight") }, "Next ›"),
     make("button", { type: "button", "aria-pressed": String(state.selected.has(image)), onclick: () => { toggle(image); view(image); } }, "Select ", make("kbd", {}, "Space")),
     make("button", { type: "button", onclick: () => dialog.close() }, "Close ", make("kbd", {}, "Esc"))));
-  if (!dialog.open) dialog.showModal();
+  if (dialog.open) dialog.focus(); // the button that had the focus is gone, and with it the keys
+  else dialog.showModal();
   why(image, dialog);
 }
 
 // Why an image is where it is: what it is most like, with the cosine.
 async function why(image, dialog) {
   if (!state.features) return;
-  const { second, label, path } = state.about, rival = second[image], place = make("div", { class: "why" });
+  const { second, label, path, key } = state.about, rival = second[image], place = make("div", { class: "why" });
   dialog.querySelector("dl").after(place);
   try {
     const found = await ask("/api/why", { images: [image], rival });
     const tell = (other) => (other >= state.category.length ? label[other] : name(state.category[other]));
-    const strip = (says, some) => make("figure", {}, make("figcaption", {}, says), make("div", { class: "strip" }, ...some.map(([other, near]) => make("span", { class: "near" }, make("img", { src: thumb(other), alt: path[other], title: `${path[other]}: ${tell(other)}`, width: 64, height: 64 }), make("small", {}, (near / 1000).toFixed(2))))));
+    const strip = (says, some) => make("figure", {}, make("figcaption", {}, says), make("div", { class: "strip" }, ...some.map(([other, near]) => make("span", { class: "near" }, make("img", { src: thumb(other), alt: path[other], title: `${path[other]}: ${tell(other)}`, width: 56, height: 56 }), make("small", {}, (near / 1000).toFixed(2))))));
     const groups = [["nearest labelled images", found.labelled, true], [`nearest of ${name(state.category[image])}`, found.own], rival === null ? null : [`nearest of ${name(rival)}, the runner-up`, found.rival ?? []]];
-    place.replaceChildren(...groups.filter((one) => one && one[1].length).map(([says, some, names]) => strip(names ? `${says}: ${[...new Set(some.map(([other]) => tell(other)))].join(", ")}` : says, some)));
+    const map = make("img", { src: `/where/${image}?${key}`, alt: "what the network sees, bright where it looks", width: 160, height: 160 });
+    const where = make("figure", { class: "where" }, make("figcaption", {}, "where the network looks"), map);
+    map.addEventListener("error", () => where.remove()); // not every network can tell
+    place.replaceChildren(where, make("div", {}, ...groups.filter((one) => one && one[1].length).map(([says, some, names]) => strip(names ? `${says}: ${[...new Set(some.map(([other]) => tell(other)))].join(", ")}` : says, some))));
   } catch { /* the facts are there without it */ }
 }
 
@@ -860,6 +882,7 @@ async function begin() {
   if (matchMedia("(max-width: 700px)").matches) grid.size = 88;
   const [facts, changes] = await Promise.all([ask("/api/about"), ask("/api/changes?since=-1")]);
   state.about = facts;
+  state.low = facts.path.map((path) => path.toLowerCase());
   document.title = `${facts.run} – debgcd review`;
   by("title").textContent = facts.run;
   const count = facts.confidence.length;
