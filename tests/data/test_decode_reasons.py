@@ -5,6 +5,7 @@ import socket
 import struct
 import sys
 import threading
+import time
 import warnings
 import zlib
 from contextlib import suppress
@@ -213,3 +214,20 @@ def test_warnings_are_silent_while_decoding_and_only_then(tmp_path: Path) -> Non
         assert heard == []
         warnings.warn("still heard", stacklevel=1)
         assert len(heard) == 1
+
+
+def test_a_bmp_of_runs_that_claims_more_than_it_holds(tmp_path: Path) -> None:
+    """Pillow would fill in each missing pixel of a row by itself: some ten seconds for a hundred million."""
+
+    def bmp(width: int, height: int, data: bytes) -> bytes:
+        offset = 14 + 40 + 256 * 4
+        header = b"BM" + struct.pack("<IHHI", offset + len(data), 0, 0, offset)
+        header += struct.pack("<IiiHHIIiiII", 40, width, height, 1, 8, 1, len(data), 0, 0, 256, 0)  # 1: runs of bytes
+        return header + bytes(range(256)) * 4 + data
+
+    (tmp_path / "huge.bmp").write_bytes(bmp(2**23, 13, b"\1\0\0\0" * 13))
+    begun = time.process_time()
+    assert reason(tmp_path / "huge.bmp") is Reason.CORRUPT
+    assert time.process_time() - begun < 1
+    (tmp_path / "blank.bmp").write_bytes(bmp(1000, 300, b"\1\0\0\0" * 300))  # of each row one pixel is given
+    assert decode(tmp_path / "blank.bmp").shape == (300, 1000, 3)

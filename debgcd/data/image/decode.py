@@ -110,6 +110,9 @@ def one_at_a_time() -> Iterator[None]:
 
 STRIP = 2**20  # pixels converted together
 MAX_PIXELS = 200_000_000  # according to the header; a larger image is refused before decoding
+MOST_OF_RUNS = (
+    16_000_000  # pixels of a run-length encoded BMP that its bytes need not hold: Pillow fills them in one by one
+)
 MAX_ASPECT = 8  # longer images are cropped: a 2000 × 1 strip with a short side of 256 would have half a million columns
 
 _PLUGINS = {
@@ -276,11 +279,8 @@ def _pixels(
     file: BinaryIO, size: int, short_side: int | None, upright: bool, box: Box | None, turn: ExitStack
 ) -> np.ndarray:
     kind, image = _header(file, size)
+    _require_plausible(image, size, kind)
     width, height = image.size
-    if not width * height:
-        raise Unusable(Reason.CORRUPT, f"{kind}: {width} × {height} pixels")
-    if width * height > MAX_PIXELS:
-        raise Unusable(Reason.TOO_LARGE, f"{width} × {height} pixels, more than {MAX_PIXELS // 10**6} million")
     try:
         scale, pixels = 1, None
         if kind == "JPEG" and short_side is not None:
@@ -314,6 +314,18 @@ def _pixels(
         raise Unusable(Reason.UNSUPPORTED, str(error)) from error
     except Exception as error:
         raise _failure(error, file, size, kind, opened=True) from error
+
+
+def _require_plausible(image: ImageFile.ImageFile, size: int, kind: str) -> None:
+    """Refuse an image by what its header says of its pixels."""
+    width, height = image.size
+    if not width * height:
+        raise Unusable(Reason.CORRUPT, f"{kind}: {width} × {height} pixels")
+    if width * height > MAX_PIXELS:
+        raise Unusable(Reason.TOO_LARGE, f"{width} × {height} pixels, more than {MAX_PIXELS // 10**6} million")
+    runs = bool(image.tile) and image.tile[0][0] == "bmp_rle"
+    if runs and width * height > max(MOST_OF_RUNS, 255 * size):
+        raise Unusable(Reason.CORRUPT, f"{kind}: {width} × {height} pixels in {size} bytes")
 
 
 def _orientation(image: ImageFile.ImageFile) -> object:
