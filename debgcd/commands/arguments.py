@@ -40,7 +40,10 @@ def add_command(
     voice = parser.add_mutually_exclusive_group()
     voice.add_argument("-q", "--quiet", action="store_true", help="print results and errors alone, no progress")
     voice.add_argument(
-        "-v", "--verbose", action="store_true", help="for a bug report: seconds before each line, and where an error arose"
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="for a bug report: seconds before each line, and where an error arose",
     )
     return parser
 

@@ -77,6 +77,10 @@ def read_detections(source: Path) -> Detections:
             if in_pixels:
                 for one in boxes:
                     one["bbox"] = _shares(one["bbox"], size)
+            outside = [j for j in wanted if not _meets(boxes[j]["bbox"])]
+            if outside:
+                skipped.append(skip(path, Reason.BAD_BOX, f"the box {boxes[outside[0]]['bbox']} is not in the image"))
+                wanted = [j for j in wanted if j not in outside]
             group = groups.get(i) or (shown(path) if len(wanted) > 1 else None)
             found += [Found(i, j, Crop(path, _pixels(boxes[j]["bbox"], size)), group) for j in wanted]
     if without:
@@ -162,6 +166,12 @@ def _size(image: Mapping[str, Any], path: Path, needed: bool) -> tuple[int, int]
     if type(width) is int and type(height) is int and min(width, height) > 0 and max(width, height) <= LARGEST_NUMBER:
         return width, height
     return file_size(path) if needed else (0, 0)
+
+
+def _meets(box: list[float]) -> bool:
+    """Whether a box, in shares of the image, has a part of it."""
+    x, y, w, h = box
+    return min(w, h) > 0 and min(x + w, y + h) > 0 and max(x, y) < 1
 
 
 def _pixels(box: list[float], size: tuple[int, int]) -> Box:

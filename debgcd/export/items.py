@@ -26,6 +26,7 @@ from debgcd.system.progress import progress, say
 UNSAFE = re.compile(r'[\x00-\x1f\x7f<>:"/\\|?*\u2028\u2029]+')  # not allowed on some system, or misread by some tool
 RESERVED = {*CLUTTER, "con", "prn", "aux", "nul", *(f"{port}{i}" for port in ("com", "lpt") for i in range(1, 10))}
 LONGEST = 150  # bytes of a name; systems allow 255, and a number may be added
+LONGEST_SUFFIX = 20  # bytes; what is longer is no suffix of a file
 
 NAMED = 20  # images left out that are named
 
@@ -128,11 +129,13 @@ class Names:
 
     def give(self, name: str) -> str:
         """A name near this one that is a plain file name everywhere."""
-        stem, suffix = os.path.splitext(UNSAFE.sub("_", name).strip(". ") or "_")
+        whole = UNSAFE.sub("_", name).strip(". ") or "_"
+        stem, suffix = os.path.splitext(whole)
+        if len(suffix.encode()) > LONGEST_SUFFIX:  # a name such as 183.Northern_Waterthrush
+            stem, suffix = whole, ""
         if {stem.lower(), f"{stem}{suffix}".lower()} & RESERVED:
             stem = f"_{stem}"
         stem = stem.encode()[:LONGEST].decode(errors="ignore").strip(". ") or "_"
-        suffix = suffix.encode()[:20].decode(errors="ignore")
         for number in range(1, 10**9):
             given = f"{stem}{suffix}" if number == 1 else f"{stem}-{number}{suffix}"
             if given.lower() not in self._taken:

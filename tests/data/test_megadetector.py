@@ -123,12 +123,15 @@ def test_files_that_cannot_be_used_are_listed_with_the_reason(tmp_path: Path) ->
         {"file": image(tmp_path, "sub/good.jpg").replace("/", "\\"), "detections": one},
         {"file": "broken.jpg", "detections": one},
         {"file": "gone.jpg", "detections": one},
+        {"file": image(tmp_path, "beside.jpg"), "detections": [detection(0.9, [1.2, 0.5, 0.3, 0.3]), *one]},
+        {"file": image(tmp_path, "flat.jpg"), "detections": [detection(0.9, [0.5, 0.5, 0.2, 0])]},
         {"file": "bad.jpg", "failure": "Failure image access", "detections": None},
         {"file": "film.mp4", "frame_rate": 20, "frames_processed": [0], "detections": [one[0] | {"frame_number": 0}]},
     ]
     manifest = read_manifest(write(tmp_path, images))
-    assert [Path(path).relative_to(tmp_path).as_posix() for path in manifest.paths] == ["sub/good.jpg"]
+    assert [Path(path).relative_to(tmp_path).as_posix() for path in manifest.paths] == ["sub/good.jpg", "beside.jpg"]
     reasons = {Path(entry.file).name: entry.reason for entry in manifest.skipped}
+    assert reasons["beside.jpg"].startswith("bad-box") and reasons["flat.jpg"].startswith("bad-box")
     assert reasons["broken.jpg"].startswith("not-an-image") and reasons["gone.jpg"].startswith("missing")
     assert "MegaDetector says: Failure image access" in reasons["bad.jpg"] and "a video" in reasons["film.mp4"]
 

@@ -206,6 +206,7 @@ def test_safe_names() -> None:
     assert given[:7] == ["a_b", "a_b-2", "A_B-3", "_", "_-2", "_con", "_CON.txt"]
     assert given[7:10] == ["hidden", "___MACOSX", "_Thumbs.db"] and len({name.lower() for name in given}) == len(given)
     assert all(len(name.encode()) < 200 and Path(name).name == name for name in given)
+    assert names.give("183.Northern_Waterthrush") == "183.Northern_Waterthrush"
 
 
 def test_what_export_refuses(command: Command, run: Run, tmp_path: Path) -> None:
