@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 from dataclasses import dataclass
+from itertools import cycle, product
 from pathlib import Path
 
 import pytest
@@ -24,13 +25,8 @@ from tiers import SOAK, tiered
 from debgcd.cli import main
 from debgcd.review.log import carry
 
-VARIES = {
-    "metrics.jsonl",
-    "environment.json",
-    ".lock",
-    "contents.sqlite",
-    "decisions.jsonl",
-}  # times, versions; a cache that repairs itself
+VARIES = {"metrics.jsonl", "environment.json", ".lock", "decisions.jsonl"}  # times, versions
+CACHES = ".sqlite"  # hashes and thumbnails, which SQLite keeps whole; how many of them are there may differ
 STEPS = 6
 
 
@@ -97,6 +93,7 @@ def _stopped(words: list[str]) -> int:
 def content(folder: Path) -> dict[str, bytes]:
     """What a command left under final names, without what differs each time."""
     files = [path for path in folder.rglob("*") if path.is_file() and path.name not in VARIES]
+    files = [path for path in files if path.suffix != CACHES]
     return {
         str(path.relative_to(folder)): path.read_bytes().replace(str(folder).encode(), b"FOLDER")
         for path in files
@@ -162,7 +159,7 @@ def test_one_fault_of_the_disk(commands: Commands, tmp_path: Path, name: str, ki
     assert forked(whole, tmp_path / "log") == 0, (tmp_path / "log").read_text("utf-8")
     reference, calls = content(folder), int(counted.read_text())
     points = range(1, calls + 1) if SOAK else sorted({1, max(1, calls // 2), calls} if calls else ())
-    for number, error in ((n, e) for n in points for e in (ERRORS if SOAK else ["full", "stale"])):
+    for number, error in product(points, ERRORS) if SOAK else zip(points, cycle(["full", "stale"]), strict=False):
         place = tmp_path / f"{number}-{error}"
         place.mkdir()
         tried = commands.prepare(name, place)
@@ -238,24 +235,26 @@ def test_a_disk_that_is_really_full(commands: Commands, tmp_path: Path, name: st
         def tight(room: int = room) -> int:
             own_disk(folder, 1 << 30)
             words = commands.prepare(name, folder)
+            prepared = content(folder)
             subprocess.run(["mount", "-o", f"remount,size={room}", str(folder)], check=True)
             code = main(words[0])
             found = content(folder)
-            if [
-                file
-                for file, bytes_ in found.items()
-                if file in reference and bytes_ != reference[file] and not begun(file)
-            ]:
+            half = [file for file, bytes_ in found.items() if bytes_ not in (reference.get(file), prepared.get(file))]
+            half = [file for file in half if not begun(file)]
+            if half:
+                print("half written:", half, flush=True)
                 return WRONG
-            if code == 0:
-                return 0 if set(reference) <= set(found) else WRONG
             subprocess.run(["mount", "-o", "remount,size=1073741824", str(folder)], check=True)
-            print("again", flush=True)
-            again = done_again(words, folder)
+            if code:
+                print("again", flush=True)
+                if done_again(words, folder):
+                    return WRONG
+            if name == "name":  # the next command that reads the run brings the model to what the log says
+                carry(folder / "run")
             found = content(folder)
             wrong = [file for file in reference if found.get(file) != reference[file]]
             print(wrong, flush=True)
-            return WRONG if wrong or again else code
+            return WRONG if wrong else code
 
         code = forked(tight, log)
         text = log.read_text("utf-8")
