@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import copy_context
+from multiprocessing import get_start_method
 from typing import Any, TypeVar
 
 import numpy as np
@@ -25,7 +26,7 @@ from debgcd.data.sampler import Draws
 from debgcd.data.views import CENTRE, PLAIN, TWO_PLAIN, CropParams, Kinds, crop_view, random_crops, resize_short_side
 from debgcd.errors import DataError
 from debgcd.system import distributed
-from debgcd.system.machine import begin_patient_worker, cores
+from debgcd.system.machine import begin_patient_worker, cores, fresh_workers
 
 T = TypeVar("T")
 
@@ -103,6 +104,8 @@ def ahead(
         batch_sampler=batches,
         num_workers=workers,
         prefetch_factor=2 if workers else None,
+        # where Python does not fork, a worker must not import the caller's script
+        multiprocessing_context=fresh_workers() if workers and get_start_method() != "fork" else None,
         collate_fn=join,
         worker_init_fn=_begin,
         pin_memory=pinned,

@@ -2,7 +2,7 @@
 
 import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import replace
@@ -13,7 +13,7 @@ from debgcd.data.image.crop import Picture
 from debgcd.data.image.decode import Reason, Unusable, decode
 from debgcd.data.manifest import Manifest, Skipped, shown
 from debgcd.system import distributed
-from debgcd.system.machine import begin_worker, cores
+from debgcd.system.machine import cores, worker_pool
 
 FEWEST_FOR_WORKERS = 256  # with fewer files, starting processes takes longer than it saves
 FILES_PER_TASK = 32  # files that a worker checks per task
@@ -70,11 +70,11 @@ def _in_this_process(paths: Sequence[Picture], workers: int) -> Iterator[tuple[i
 def _in_workers(paths: Sequence[Picture], workers: int) -> Iterator[tuple[int, list[Verdict]]]:
     """As `_in_this_process`, in worker processes: a file that crashes a decoder ends a worker, not the run."""
     left = set(range(0, len(paths), FILES_PER_TASK))
-    with _pool(workers) as pool:
+    with worker_pool(workers) as pool:
         try:
             pool.submit(check_files, ()).result()
         except BrokenProcessPool:
-            # workers cannot start: a script without `if __name__ == "__main__"`, or too little memory
+            # workers cannot start: too little memory
             yield from _in_this_process(paths, workers)
             return
         try:
@@ -96,7 +96,7 @@ def _in_workers(paths: Sequence[Picture], workers: int) -> Iterator[tuple[int, l
 
 def _one_by_one(paths: Sequence[Picture], starts: Sequence[int]) -> Iterator[tuple[int, list[Verdict]]]:
     """As `_in_workers`, for the chunks that begin at `starts`, one file per task, to find the file that ends its worker."""
-    pool = _pool(1)
+    pool = worker_pool(1)
     try:
         for start in starts:
             chunk: list[Verdict] = []
@@ -105,13 +105,7 @@ def _one_by_one(paths: Sequence[Picture], starts: Sequence[int]) -> Iterator[tup
                     chunk += pool.submit(check_files, (path,)).result()
                 except BrokenProcessPool:
                     chunk.append(str(Unusable(Reason.CORRUPT, "decoding it crashed the process")))
-                    pool = _pool(1)
+                    pool = worker_pool(1)
             yield start, chunk
     finally:
         pool.shutdown()
-
-
-def _pool(workers: int) -> ProcessPoolExecutor:
-    """Fresh processes: a fork would copy torch's locks in an arbitrary state."""
-    method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-    return ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context(method), initializer=begin_worker)

@@ -9,8 +9,10 @@ import multiprocessing
 import os
 import platform
 import signal
+import sys
 import threading
 from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -108,6 +110,37 @@ def optional(module: str, extra: str | None, what: str) -> Any:
     except ImportError as error:
         wanted = package if extra is None else f"'debgcd[{extra}]'"
         raise UsageError(f"{what} needs the package {package}; install it with: pip install {wanted}") from error
+
+
+FRESH = multiprocessing.get_context(
+    "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+)
+
+
+class Worker(FRESH.Process):  # type: ignore[name-defined]
+    """A process that never imports the caller's script: without `if __name__ == "__main__"` that would run a second time."""
+
+    def start(self) -> None:
+        """As any process, while the script has no file."""
+        main = vars(sys.modules["__main__"])
+        before: dict[str, Any] = {name: main[name] for name in ("__file__", "__spec__") if name in main}
+        main |= dict.fromkeys(before)
+        try:
+            super().start()
+        finally:
+            main |= before
+
+
+def fresh_workers() -> Any:
+    """A context of multiprocessing whose processes are `Worker`s."""
+    context: Any = type(FRESH)()
+    context.Process = Worker
+    return context
+
+
+def worker_pool(count: int) -> ProcessPoolExecutor:
+    """Fresh processes for functions of this package: a fork would copy torch's locks in an arbitrary state."""
+    return ProcessPoolExecutor(count, mp_context=fresh_workers(), initializer=begin_worker)
 
 
 def begin_worker() -> None:

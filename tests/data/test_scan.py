@@ -50,40 +50,47 @@ def test_scan_moves_what_cannot_be_used(tmp_path: Path, monkeypatch: pytest.Monk
     assert seen[-1] == (14, 14)
 
 
-KILLER = """
-import os, sys
+SCRIPT = """
+import sys
 from pathlib import Path
 from debgcd.data import scan
 from debgcd.data.manifest import from_paths
+print("begun")
 scan.FEWEST_FOR_WORKERS, scan.FILES_PER_TASK = 1, 2
+found = scan.scan(from_paths(sorted(Path(sys.argv[1]).iterdir())), workers=2)
+print([path.name for path in found.paths], [entry.reason for entry in found.skipped])
+"""
+# Python runs it at its start, so in the workers too
+KILLER = """
+import os
+from debgcd.data import scan
 real = scan.decode
 def decode(path, short_side=None):
     if path.name == "2.png":
         os._exit(9)  # as a crash in a C library would
     return real(path, short_side)
-scan.decode = decode  # at import, so in the workers too
-{guard}
-    found = scan.scan(from_paths(sorted(Path(sys.argv[1]).iterdir())), workers=2)
-    print([path.name for path in found.paths], [entry.reason for entry in found.skipped])
+scan.decode = decode
 """
+
+
+def run_script(folder: Path) -> subprocess.CompletedProcess[str]:
+    (folder / "script.py").write_text(SCRIPT)
+    command = [sys.executable, str(folder / "script.py"), str(folder / "images")]
+    places = os.pathsep.join([str(folder), str(Path(scan_module.__file__).parents[2])])
+    return subprocess.run(command, env={**os.environ, "PYTHONPATH": places}, capture_output=True, text=True, timeout=60)
 
 
 def test_a_file_that_kills_the_decoder_costs_only_itself(tmp_path: Path) -> None:
     for i in range(5):
         image(tmp_path / f"images/{i}.png")
-    (tmp_path / "script.py").write_text(KILLER.format(guard='if __name__ == "__main__":'))
-    command = [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "images")]
-    root = str(Path(scan_module.__file__).parents[2])
-    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": root}, capture_output=True, text=True, timeout=60)
-    assert done.stdout == ("['0.png', '1.png', '3.png', '4.png'] ['corrupt: decoding it crashed the process']\n"), (
-        done.stderr
-    )
+    (tmp_path / "sitecustomize.py").write_text(KILLER)
+    done = run_script(tmp_path)
+    assert done.stdout == (
+        "begun\n['0.png', '1.png', '3.png', '4.png'] ['corrupt: decoding it crashed the process']\n"
+    ), done.stderr
 
 
-def test_a_script_without_a_main_guard_still_scans(tmp_path: Path) -> None:
+def test_a_script_without_a_main_guard_runs_once(tmp_path: Path) -> None:
     image(tmp_path / "images/0.png"), image(tmp_path / "images/1.png")
-    (tmp_path / "script.py").write_text(KILLER.format(guard="if True:"))
-    command = [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "images")]
-    root = str(Path(scan_module.__file__).parents[2])
-    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": root}, capture_output=True, text=True, timeout=60)
-    assert done.stdout == "['0.png', '1.png'] []\n", done.stderr
+    done = run_script(tmp_path)
+    assert done.stdout == "begun\n['0.png', '1.png'] []\n" and done.stderr == "", done.stderr

@@ -7,7 +7,6 @@ another file, put in an image's place, shows nothing.
 from __future__ import annotations
 
 import io
-import multiprocessing
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -22,7 +21,7 @@ from debgcd.data.fingerprints import require_own
 from debgcd.data.image.crop import Picture
 from debgcd.data.image.decode import Unusable, decode
 from debgcd.data.thumbnails import Thumbnail, keep, kept, make, open_cache, stamp
-from debgcd.system.machine import begin_worker, cores
+from debgcd.system.machine import cores, worker_pool
 
 SIDE = 160  # pixels of a thumbnail: sharp where a point of the screen has two
 LARGE = 1200  # the longer side of a large picture, at most
@@ -38,9 +37,7 @@ class Workers:
             self._pool.submit(ready)  # a process takes seconds to start: not when the first image is waited for
 
     def _fresh(self) -> ProcessPoolExecutor:
-        method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-        context = multiprocessing.get_context(method)  # a fork would copy locks of the server's threads
-        return ProcessPoolExecutor(self._count, mp_context=context, initializer=begin_worker)
+        return worker_pool(self._count)
 
     def do(self, work: Callable[..., Any], *values: Any) -> Any:
         """Call a function in a worker and wait for what it returns."""
