@@ -59,7 +59,9 @@ def write_faults(page: Path, tried: Tried, again: Sequence[str] = ()) -> None:
     lines = [f"| {' | '.join(head)} |", "|---|" + "--:|" * (len(head) - 1), *(f"| {' | '.join(row)} |" for row in rows)]
     cases = "by `make soak`" if SOAK else "with the cases of `make test`, one of each kind"
     measured = f"Tried {datetime.date.today().isoformat()} on {processor()}, {cores()} cores, {cases}."
-    measured += f" {len(again)} tests had failed, and were run again after what they found was mended." if again else ""
+    measured += (
+        f" {len(again)} tests had failed, and were run again after the program or the test was mended." if again else ""
+    )
     before, rest = page.read_text("utf-8").split(BEGIN)
     text = "\n".join(lines)
     page.write_text(f"{before}{BEGIN}\n{text}\n\n{measured}\n{END}{rest.split(END)[1]}", "utf-8")
