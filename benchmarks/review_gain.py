@@ -98,7 +98,7 @@ def again(first: Run, way: str, folder: Path, acts: int, cache: Path) -> Run:
     manifest, before = reviewed_images(run, cache_folder(None))
     say(f"\n{out}")
     require_new(out)
-    return train(manifest, continued_config(run, manifest), out, reviewed_run=before)
+    return train(manifest, continued_config(run, manifest, before), out, reviewed_run=before)
 
 
 def truths(run: Run) -> dict[str, str]:

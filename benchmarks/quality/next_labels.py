@@ -108,7 +108,7 @@ def again(first: Run, asked: list[str], folder: Path) -> Run:
     answer(copy, truths(first), asked)
     run = open_run(copy)
     manifest, before = reviewed_images(run, cache_folder(run.config.run.cache))
-    config = configuration.override(continued_config(run, manifest), FROZEN, "next_labels")
+    config = configuration.override(continued_config(run, manifest, before), FROZEN, "next_labels")
     say(f"\n{out}")
     require_new(out)
     return train(manifest, config, out, reviewed_run=before)

@@ -8,6 +8,7 @@
 - `consensus`: K as the number of clusters as tight as the known classes
 - `structure`: what features say of categories, whoever made them
 - `estimate_k`: three ways to estimate K
+- `discover`: categories among images that fit nothing so far
 - `graphs`: clusters of a graph of neighbours: semi-supervised FINCH, Infomap
 - `mixture`: Gaussians that split and merge
 """

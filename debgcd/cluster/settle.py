@@ -73,6 +73,7 @@ def settle(
     new: Tensor | None,
     options: SettleOptions,
     *,
+    so_far: Tensor | None = None,
     seed: int = 0,
     on_progress: Progress | None = None,
 ) -> Answer:
@@ -81,16 +82,23 @@ def settle(
     new: the unlabelled images that look new. With it, the head begins twice: with all images clustered together, and with new
     categories at clusters of these images alone, so that a new class next to a known one is not absorbed. The beginning whose
     head ends with more mutual information is kept; the labels and the truth have no say in it.
+
+    so_far: (N,) the category, known or new, that an image was in before, -1 for one that came since; then `new` are those of none of
+    these categories. The head begins at these categories and at clusters of the images of none of them, if K allows it: what
+    was found before is not sought again.
     """
     points = principal_points(feature, label, options.whiten)
     x = points(feature)
     # at most a quarter of a category, so that small ones do not run together
     neighbours = min(options.neighbours, max(2, round(len(x) / k / 4)))
     shifted = mean_shift(x, neighbours, options.rounds)
-    beginnings = [joint(shifted, label, k, seed)]
     known = int(label.max()) + 1
-    if new is not None and int(new.sum()) >= k - known > 0 and len(label[label >= 0].unique()) == known:
-        beginnings.insert(0, apart(shifted, label, k, new, seed))
+    if so_far is not None and _enough(new, k - int(so_far.max()) - 1):
+        beginnings = [apart(shifted, so_far, k, new, seed)]
+    else:
+        beginnings = [joint(shifted, label, k, seed)]
+        if k > known and _enough(new, k - known) and len(label[label >= 0].unique()) == known:
+            beginnings.insert(0, apart(shifted, label, k, new, seed))
     weights = WEIGHTS if options.entropy_weight is None else (options.entropy_weight,)
     heads = []
     for begun in beginnings:
@@ -121,11 +129,18 @@ def principal_points(feature: Tensor, label: Tensor, whiten: bool = True) -> Poi
     return Points(mean, directions if matrix is None else (directions.double() @ matrix).to(feature.dtype))
 
 
-def apart(shifted: Tensor, label: Tensor, k: int, new: Tensor, seed: int) -> Tensor:
-    """Known classes at their labelled images, new ones at clusters of those that look new: (N,), -1 for other images."""
-    known = int(label.max()) + 1
-    clusters = kmeans(shifted[new], torch.full_like(label[new], -1), k - known, seed=seed).assignment
-    return label.masked_scatter(new, known + clusters)
+def _enough(new: Tensor | None, categories: int) -> bool:
+    """Whether so many categories can begin at these images (N,)."""
+    return categories == 0 or (new is not None and int(new.sum()) >= categories > 0)
+
+
+def apart(shifted: Tensor, label: Tensor, k: int, new: Tensor | None, seed: int) -> Tensor:
+    """Classes at their labelled images, the others of K at clusters of those that look new: (N,), -1 for other images."""
+    classes = int(label.max()) + 1
+    if k == classes or new is None:
+        return label
+    clusters = kmeans(shifted[new], torch.full_like(label[new], -1), k - classes, seed=seed).assignment
+    return label.masked_scatter(new, classes + clusters)
 
 
 def joint(shifted: Tensor, label: Tensor, k: int, seed: int) -> Tensor:

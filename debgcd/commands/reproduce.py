@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 
 DATASETS = "datasets"
+STREAM = "stream"
 DIGITS = "digits"  # named here too, since the room's module imports much
 OWN = {"method", "k", "k_times", "prune", "seed", "preset"}  # set by the experiment itself
 
@@ -31,6 +32,7 @@ def add(subparsers: Subparsers) -> None:
         "debgcd reproduce                                               list the experiments\n"
         "  debgcd reproduce ssb --root data/                              Table 2, on a machine with GPUs\n"
         "  debgcd reproduce datasets --root data/                         Table 1, the data sets\n"
+        "  debgcd reproduce stream --root data/                           categories that come over five stages\n"
         "  debgcd reproduce ablation --scale small --root data/ --sets cub --seeds 1",
     )
     parser.add_argument("name", nargs="?", metavar="NAME", help="the experiment (default: list all)")
@@ -80,12 +82,18 @@ def reproduce(options: argparse.Namespace) -> None:
     from debgcd.reproduce.experiments import experiment, experiments
 
     if options.name is None:
+        from debgcd.reproduce.stream import PUBLISHED, TITLE
+
         print(f"{DATASETS:15} Table 1: the data sets and their splits")
+        print(f"{STREAM:15} {TITLE}\n{'':15} {', '.join(PUBLISHED)}")
         for name, found in experiments().items():
             print(f"{name:15} {found.title} ({len(found.rows)} rows)\n{'':15} {', '.join(found.sets)}")
         return
     if options.name == DATASETS:
         _count(options)
+        return
+    if options.name == STREAM:
+        _stream(options)
         return
     chosen = experiment(options.name)
     if options.methods is not None:
@@ -162,6 +170,41 @@ def _count(options: argparse.Namespace) -> None:
     text = counted_page(found, missing)
     write_text(out / f"{DATASETS}.md", text)
     print(f"{text}\nwritten to {escaped(out / DATASETS)}.md")
+
+
+def _stream(options: argparse.Namespace) -> None:
+    """Run and print the stages of images that come one after another."""
+    from debgcd import config as configuration
+    from debgcd.datasets import resolve
+    from debgcd.reproduce.stream import Wish, footnote, table
+    from debgcd.reproduce.stream import reproduce as work
+    from debgcd.system.machine import cache_folder
+
+    for name in ("methods", "plan"):
+        if getattr(options, name):
+            raise UsageError(f"{STREAM} always has the same rows and runs, so --{name} has no meaning; omit it")
+    settings = [configuration.assignment(text) for text in options.set]
+    if options.backbone:
+        settings.append({"backbone": {"name": options.backbone}})
+    _require_sense(options, settings)
+    if not options.root:
+        raise UsageError(f"no --root given; run debgcd reproduce {STREAM} --root DIR")
+    out = (options.out or Path("runs") / f"reproduce-{options.scale}").absolute()
+    names = () if options.sets is None else tuple(resolve(name.strip()) for name in options.sets.split(","))
+    written = work(
+        Wish(
+            roots=tuple(options.root),
+            out=out,
+            cache=cache_folder(options.cache),
+            command=_typed(options),
+            scale=options.scale,
+            sets=names,
+            seeds=options.seeds,
+            preset=options.preset or "paper",
+            settings=tuple(settings),
+        )
+    )
+    print(f"{table(written['runs'])}\n\n{footnote(written)}\n\nwritten to {escaped(out / STREAM)}.md and .json")
 
 
 def _require_sense(options: argparse.Namespace, settings: list[dict[str, Any]]) -> None:

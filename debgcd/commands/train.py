@@ -113,7 +113,7 @@ def _read_reviewed(options: argparse.Namespace) -> tuple[Source, ReviewedRun, Co
         forget_contents(run.manifest.paths, cache)
     manifest, reviewed_run = reviewed_images(run, cache, more)
     source = Source(f"{run.folder.resolve().name}-again", options.path or run.folder, manifest, None)
-    return source, reviewed_run, continued_config(run, manifest)
+    return source, reviewed_run, continued_config(run, manifest, reviewed_run)
 
 
 def resume(options: argparse.Namespace) -> None:

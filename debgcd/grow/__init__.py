@@ -2,6 +2,5 @@
 
 - `features`: the features of a run's images by its network, kept in the cache
 - `add`: a batch of new images into a run
-- `discover`: categories among images that fit nothing so far
 - `splits`: the model of a run, with the parts of categories that a reviewer split
 """

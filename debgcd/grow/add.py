@@ -1,7 +1,7 @@
 """A batch of new images into a finished run, in seconds: nothing that was assigned changes.
 
 Each image gets one of three answers (novelty/so_far.py): a known class, a category found before, or none of these. Those of none of
-these are clustered among themselves (discover.py). Each cluster becomes a category with a new id, and gets a row in every classifier.
+these are clustered among themselves (cluster/discover.py). Each cluster becomes a category with a new id, and gets a row in every classifier.
 The batch is complete on disk before a line of the run's log makes it count (run/added.py).
 """
 
@@ -21,13 +21,13 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from debgcd.cluster.discover import LEAST, discover
 from debgcd.cluster.prototypes import class_means
 from debgcd.data.fingerprints import Contents, read_contents
 from debgcd.data.image.crop import Box, Crop, Picture
 from debgcd.data.image.decode import Reason
 from debgcd.data.manifest import Manifest, Skipped, manifest_text, skip, skipped_text
 from debgcd.errors import DataError, UsageError
-from debgcd.grow.discover import LEAST, discover
 from debgcd.grow.features import run_features
 from debgcd.grow.splits import carry_splits, open_model
 from debgcd.infer.infer import infer_features
@@ -218,9 +218,8 @@ def _grow(
     run: Run, model: Model, seen: Seen, feature: Tensor, none: Tensor, new: int | None, review: Review
 ) -> tuple[Model, Inference]:
     """The model with the categories that these images of none of those so far begin, and what it says of all images of the batch."""
-    labelled = seen.origin == Origin.GIVEN
     cluster = torch.full((len(feature),), -1)
-    cluster[none] = discover(seen.feature[labelled], seen.category[labelled], feature[none], new, run.config.seed)
+    cluster[none] = discover(seen.feature, seen.category, feature[none], new, run.config.seed)
     first = len(own_categories(model.categories))
     while True:
         grown = _with_categories(run, model, seen, feature, cluster, review)
@@ -246,15 +245,14 @@ def _with_categories(run: Run, model: Model, seen: Seen, feature: Tensor, cluste
     network.load_state(network.state() | {name: v for name, v in model.network.state().items() if "feature_" in name})
     network = network.to(model.network.feature_mean.device)
     category = cluster[cluster >= 0]
-    old = seen.category < len(own_categories(model.categories))  # not what began in the review, which has no row
+    # what began in the review has no row
+    where = torch.where(seen.category < len(own_categories(model.categories)), seen.category, -1)
     for head in network.heads.values():
         inner = head.head if isinstance(head, Part) else head
         columns = slice(head.start, head.end) if isinstance(head, Part) else slice(None)
         if isinstance(inner, Classifier):
-            new, so_far = (
-                rows[:, columns].to(network.feature_mean) for rows in (feature[cluster >= 0], seen.feature[old])
-            )
-            inner.grow(new, category.to(new.device), more, so_far, seen.category[old].to(new.device))
+            new, so_far = (rows[:, columns].to(network.feature_mean) for rows in (feature[cluster >= 0], seen.feature))
+            inner.grow(new, category.to(new.device), more, so_far, where.to(new.device))
     own = own_categories(model.categories)
     ids = [review.next_id(further) for further in range(more)]
     every = [*own, *(Category(0, id, id, False) for id in ids), *model.categories[len(own) :]]

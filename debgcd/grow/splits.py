@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +16,8 @@ from torch.nn.functional import normalize
 
 from debgcd.errors import UsageError
 from debgcd.grow.features import run_features
-from debgcd.review.log import added_batches, carry, divided, outcome, read_review
+from debgcd.review.log import LOG, added_batches, carry, divided, outcome, read_review
+from debgcd.review.state import REJECTED
 from debgcd.run.directory import finished_run
 from debgcd.run.model_folder import Grown, Model, load_model
 from debgcd.run.parts_file import PARTS, parts_review, write_parts
@@ -38,7 +41,8 @@ def open_model(folder: Path, cache: Path, backbone: str | None = None, device: s
         return load_model(folder, backbone=backbone, cache=cache, device=device)
     carry(folder)
     carry_splits(folder, cache)
-    return run_model(folder, cache, backbone, device)
+    model = run_model(folder, cache, backbone, device)
+    return replace(model, reviewed=_sizes(folder)) if (folder / LOG).exists() else model
 
 
 def run_model(folder: Path, cache: Path, backbone: str | None = None, device: str = "auto") -> Model:
@@ -47,6 +51,17 @@ def run_model(folder: Path, cache: Path, backbone: str | None = None, device: st
     if batches := added_batches(folder):
         grown = Grown(batches[-1].heads(), outcome(read_review(folder)), batches[-1].so_far)
     return load_model(folder / "model", backbone=backbone, cache=cache, device=device, grown=grown)
+
+
+def _sizes(folder: Path) -> Counter[str]:
+    """How many images each category has, labelled ones included and rejected ones not."""
+    review, manifest = read_review(folder), finished_run(folder).manifest
+    corrected = review.corrected()
+    labels = zip(manifest.training_paths, manifest.training_labels.tolist(), strict=True)
+    found = Counter(manifest.classes[label] for path, label in labels if label >= 0 and str(path) not in corrected)
+    found.update(id for id in corrected.values() if id is not None)
+    found.update(review.living(id).id for image, id in review.category.items() if review.status(image) != REJECTED)
+    return found
 
 
 def carry_splits(folder: Path, cache: Path) -> None:

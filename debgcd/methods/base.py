@@ -24,6 +24,7 @@ from debgcd.model.backbone import Backbone, TrunkSplit
 from debgcd.model.network import Network, Output
 from debgcd.model.optimiser import Optimiser, sgd
 from debgcd.novelty.base import DETECTOR, novelty
+from debgcd.novelty.so_far import Before
 
 TEMPERATURE = 0.1  # softmax temperature of the probabilities of a cosine classifier
 
@@ -123,7 +124,7 @@ class Context:
     features: Callable[[], Tensor]  # computes (N, width) features of all training images' centre crops
     label: Tensor  # (N,), -1 for unlabelled
     group: Tensor | None = None  # (N,) images of one scene share a number; -1: no group
-    placed: Tensor | None = None  # (N,) class that an earlier run put an unlabelled image into; -1: none
+    before: Before | None = None  # where the images were in the run that this one continues; None: it continues none
     # in `before_training`, the names of the heads that `--start` copied from another run; empty in the other hooks
     given: frozenset[str] = frozenset()
 
@@ -134,7 +135,10 @@ class Context:
         After a review some classes are labelled as a whole and others in part. With the images that were put into them, all
         classes have every image that there was, and no share of labels has to be guessed.
         """
-        return self.label if self.placed is None else torch.where(self.label >= 0, self.label, self.placed)
+        if self.before is None:
+            return self.label
+        there = self.before.category
+        return torch.where(there < self.before.known, there, -1)
 
 
 @dataclass(frozen=True)

@@ -150,10 +150,14 @@ FROZEN = SettleOptions()
 
 def answer(method: Method, context: Context, feature: Tensor, options: SettleOptions = FROZEN) -> Answer:
     """Sort all training images by their features (N, width), as `settle` does, and fill the settled head if there is one."""
-    new = looks_new(context, feature) if options.guided else None
+    k, seed, so_far, new = method.sizes.k, method.config.seed, None, None
+    if context.before is not None and context.before.count <= k:
+        so_far = context.before.category
+        new = (context.label < 0) & (context.before.judge(feature)[0] > 0.5)
+    elif options.guided:
+        new = looks_new(context, feature)
     with progress("settling") as report:
-        seed = method.config.seed
-        found = settle(feature, context.label, method.sizes.k, new, options, seed=seed, on_progress=report)
+        found = settle(feature, context.label, k, new, options, so_far=so_far, seed=seed, on_progress=report)
     for head in classifiers(context.network.heads).values():
         if isinstance(head, Settled):
             # scores are divided by TEMPERATURE

@@ -29,21 +29,14 @@ class Classifier(nn.Module):
         return normalize(feature, dim=1)
 
     def grow(self, feature: Tensor, category: Tensor, more: int, seen: Tensor, where: Tensor) -> None:
-        """Add categories, each in the direction of the mean of its images; the others stay as they are.
+        """Add categories, each in the direction of the mean of its images, as long as the others; these stay as they are.
 
-        feature (N, width), category (N,) in 0..more-1: of the new images. seen (S, width), where (S,): the images so far.
+        feature (N, width), category (N,) in 0..more-1: of the new images. seen (S, width), where (S,): the images so far, -1 for
+        one in a category without a row.
         """
         points = self.place(feature)
-        sums = points.new_zeros(more, points.shape[1]).index_add_(0, category, points)
-        rows = normalize(sums, dim=1)
-        own = (points * rows[category]).sum(1)
-        near = points.new_zeros(more).index_add_(0, category, own) / torch.bincount(category, minlength=more)
-        rows = rows * self.length(near, seen, where)[:, None]
-        self.weight.data = torch.cat([self.weight.data, rows.to(self.weight)])
-
-    def length(self, near: Tensor, seen: Tensor, where: Tensor) -> Tensor:
-        """The length of new rows (more,): that of the others on average. near: (more,) mean cosine of a row to its images."""
-        return self.weight.data.norm(dim=1).mean().expand(len(near))
+        rows = normalize(points.new_zeros(more, points.shape[1]).index_add_(0, category, points), dim=1)
+        self.weight.data = torch.cat([self.weight.data, (rows * self.weight.data.norm(dim=1).mean()).to(self.weight)])
 
 
 class Prototypes(Classifier):
@@ -107,10 +100,21 @@ class Settled(Classifier):
     def place(self, feature: Tensor) -> Tensor:
         return normalize((feature - self.mean) @ self.directions, dim=1)
 
-    def length(self, near: Tensor, seen: Tensor, where: Tensor) -> Tensor:
-        """So that a new category scores its images as the others score theirs: longer rows would draw images from them."""
-        own = (self.place(seen) * self.weight[where]).sum(1).mean()
-        return own / near.clamp_min(1e-6)
+    def grow(self, feature: Tensor, category: Tensor, more: int, seen: Tensor, where: Tensor) -> None:
+        """Set every row to the mean of its images: rows that were fitted against each other would outdo new ones, or new ones them.
+
+        All have one length, with which the images so far score on average what they scored before.
+        """
+        points, k = self.place(seen), len(self.weight)
+        scores = linear(points, self.weight)
+        where = torch.where(where >= 0, where, scores.argmax(1))
+        every, of = torch.cat([points, self.place(feature)]), torch.cat([where, k + category])
+        sums = points.new_zeros(k + more, points.shape[1]).index_add_(0, of, every)
+        empty = torch.bincount(where, minlength=k)[:k] == 0
+        sums[:k][empty] = self.weight[empty]
+        rows = normalize(sums, dim=1)
+        before, now = scores.gather(1, where[:, None]).mean(), (points * rows[where]).sum(1).mean()
+        self.weight = rows * (before / now)
 
     def forward(self, feature: Tensor) -> Tensor:
         """(N, width) -> (N, K)."""

@@ -50,6 +50,38 @@ class Answer(IntEnum):
 
 
 @dataclass(frozen=True)
+class Before:
+    """Where the N images of a run were before it began."""
+
+    category: Tensor  # (N,) known classes have their numbers, categories found before those after them; -1: the image was not there
+    origin: Tensor  # (N,) of `Origin`
+    group: Tensor  # (N,) images of one scene share a number; -1: no group
+    known: int  # M
+
+    @property
+    def count(self) -> int:
+        """The number of categories so far, known classes included."""
+        return max(self.known, int(self.category.max()) + 1)
+
+    def to(self, device: torch.device) -> Before:
+        return Before(self.category.to(device), self.origin.to(device), self.group.to(device), self.known)
+
+    def judge(self, feature: Tensor) -> tuple[Tensor, NoveltyThreshold | None]:
+        """The probability that an image is of none of these categories, 0 where it was there, (N,); and its errors, if any came.
+
+        feature: (N, width) of all images.
+        """
+        there, none_p = self.category >= 0, feature.new_zeros(len(feature))
+        if there.all():
+            return none_p, None
+        voters = SoFar(feature.shape[1], int(there.sum())).to(feature.device)
+        voters.fit(feature[there], self.category[there], self.origin[there], self.group[there])
+        judged = voters(feature[~there], self.group[~there])
+        none_p[~there] = judged.none_p.to(none_p)
+        return none_p, judged.errors
+
+
+@dataclass(frozen=True)
 class NoneOfThese:
     """What `SoFar` returns for a batch of N images."""
 

@@ -24,7 +24,8 @@ TOO_OFTEN = 0.25  # an expected error above which `looks_new` is not to be relie
 
 def summary(run: Run, rows: Sequence[Prediction], categories: Sequence[Category]) -> list[str]:
     """What to know of a finished run, one sentence or two per line; rows, categories: as a reviewer left them."""
-    lines = [number_of_categories(categories, read_estimate(run), run.config.k_times)]
+    continued = run.config.prune and run.before.exists()
+    lines = [number_of_categories(categories, read_estimate(run), run.config.k_times, continued)]
     lines += errors_of_looks_new(rows, read_novel(run.model))
     return lines + course_of_training(read_health(run), run.evaluation.exists())
 
@@ -46,15 +47,22 @@ def read_estimate(run: Run) -> Estimate | None:
     return None
 
 
-def number_of_categories(categories: Sequence[Category], estimate: Estimate | None, times: int = 1) -> str:
-    """How many categories there are, where the number comes from, and what was merged. times: a factor that was asked for."""
+def number_of_categories(
+    categories: Sequence[Category], estimate: Estimate | None, times: int = 1, continued: bool = False
+) -> str:
+    """How many categories there are, where the number comes from, and what was merged.
+
+    times: a factor that was asked for; continued: whether it is that of an earlier run and what was found since.
+    """
     living = [one for one in categories if one.merged_into is None]
     known = sum(one.known for one in living)
     text = f"{len(living)} categories: {known} known classes and {len(living) - known} new."
-    if estimate is None:
+    factor = f", and {times} times that were asked for" if times > 1 else ""
+    if estimate is None and continued:
+        text += f" It is that of the run before and what was in images of none of its categories{factor}."
+    elif estimate is None:
         text += " Their number was given."
     else:
-        factor = f", and {times} times that were asked for" if times > 1 else ""
         text += f" The estimate was {estimate.k} (90 % interval {estimate.low} to {estimate.high}){factor}."
     name = {one.id: one.name for one in living}
     merged = [f"{one.id} into {name.get(one.merged_into, one.merged_into)}" for one in categories if one.merged_into]

@@ -5,6 +5,7 @@
 - `grid`: resumable, one subprocess per run, spread over GPUs
 - `table`: results beside the paper's numbers
 - `run`: experiment name -> page
+- `stream`: five stages of new categories, and each way of taking them in
 - `agreement`: a training step on a device against the same on a CPU
 - `bench`: `debgcd bench`: speed and memory
 """

@@ -60,10 +60,13 @@ class Model:
     so_far: SoFar | None = (
         None  # the images of all categories, by which others look new; None in a model of an earlier version
     )
+    reviewed: Counter[str] | None = None  # how many images each category of its run has after a review
 
     @property
     def sizes(self) -> Counter[str] | None:
-        """How many training images each category has, by its id; None if that is not in the model."""
+        """How many images each category has, by its id; None if that is not in the model."""
+        if self.reviewed is not None:
+            return self.reviewed
         if self.so_far is None or len(self.so_far.category) < self.images:
             return None
         ids = [each.merged_into or each.id for each in self.categories]

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from debgcd import config as configuration
@@ -21,7 +22,7 @@ from debgcd.config.schema import Config
 from debgcd.data.image.crop import Picture
 from debgcd.data.manifest import Manifest, relabelled
 from debgcd.errors import UsageError
-from debgcd.novelty.so_far import Origin
+from debgcd.novelty.so_far import Before, Origin
 from debgcd.review.log import read_review
 from debgcd.review.replay import Review
 from debgcd.review.state import ACCEPTED, OPEN, REJECTED
@@ -66,11 +67,8 @@ class ReviewedRun:
         facts = {"run": self.run, "next_id": self.next_id, "categories": [vars(each) for each in self.categories]}
         return {**facts, "rows": [self.rows.get(str(path), -1) for path in manifest.paths]}
 
-    def so_far(self, manifest: Manifest) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """What there was before the new run: the category of each training image, and why it is there (`Origin`).
-
-        Known classes have their numbers, other living categories the numbers after them; -1: the image was not there.
-        """
+    def so_far(self, manifest: Manifest) -> Before:
+        """Where the training images were before the new run, in categories that live and have an image there."""
         number = {name: i for i, name in enumerate(manifest.classes)}
         for each in self.categories:
             if each.lives == each.id and not each.rejected:
@@ -87,12 +85,10 @@ class ReviewedRun:
             position = self.rows.get(str(manifest.training_paths[i]), -1)
             if position >= 0:
                 category[i] = number.get(self.categories[position].lives, -1)
-        return category, origin
-
-    def placed(self, manifest: Manifest) -> NDArray[np.int64]:
-        """The known class that each unlabelled training image was in, or -1: (N,)."""
-        category, _ = self.so_far(manifest)
-        return np.where((manifest.training_labels < 0) & (category < len(manifest.classes)), category, -1)
+        known, found = len(manifest.classes), category >= len(manifest.classes)
+        category[found] = known + np.unique(category[found], return_inverse=True)[1]
+        group = torch.from_numpy(manifest.training_groups)
+        return Before(torch.from_numpy(category), torch.from_numpy(origin), group, known)
 
     def name(self, found: Sequence[Category], paths: Sequence[Picture], category: NDArray[np.int64]) -> list[Category]:
         """The categories of the new run, with the ids and names of earlier ones that were found again.
@@ -158,15 +154,16 @@ def reviewed_images(run: Run, cache: Path, more: Manifest | None = None) -> tupl
     return manifest, before
 
 
-def continued_config(run: Run, manifest: Manifest) -> Config:
+def continued_config(run: Run, manifest: Manifest, before: ReviewedRun) -> Config:
     """The configuration of the new run: that of the reviewed run, with its network to start from.
 
-    A given K stays, with the categories that were added, but is at least the number of known classes; an estimated K is estimated
-    again. After a frozen answer, which trains nothing, DebGCD begins from the pretrained network, for as long as the preset says.
+    A given K stays, with the categories that were added, but is at least the number of categories so far. An estimated K becomes
+    that number and what is found in images that are of none of them (`plan.set_k`). After a frozen answer, which trains
+    nothing, DebGCD begins from the pretrained network, for as long as the preset says.
     """
-    config, classes = run.config, len(manifest.classes)
+    config, so_far = run.config, before.so_far(manifest).count
     added = sum(len(batch.categories) for batch in run.added)
-    k = None if config.prune or config.k is None else max(config.k + added, classes)
+    k = None if config.prune or config.k is None else max(config.k + added, so_far)
     if config.method == FROZEN:
         fresh = configuration.compose(config.preset, method="debgcd")
         kept = {"views": {"bank": fresh.views.bank, "bank_views": fresh.views.bank_views}}

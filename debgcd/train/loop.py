@@ -153,8 +153,13 @@ def _finished_step(
 def hook_context(run: Run, setup: Setup, label: NDArray[np.int64]) -> Context:
     """The input of a method's hooks. label: (N,), without those held out during training, with them at the end."""
     label_rows, group = (torch.from_numpy(ids).to(setup.device) for ids in (label, run.manifest.training_groups))
-    placed = None if setup.placed is None else torch.from_numpy(setup.placed).to(setup.device)
-    return Context(setup.network, setup.features, label_rows, group, placed)
+    before = None if setup.before is None else setup.before.to(setup.device)
+    if before is not None:  # where training must not see a label, nor may it see the class
+        before = replace(
+            before,
+            category=torch.where(torch.from_numpy(setup.label).to(setup.device) >= 0, label_rows, before.category),
+        )
+    return Context(setup.network, setup.features, label_rows, group, before)
 
 
 @torch.no_grad()

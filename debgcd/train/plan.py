@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from debgcd import config as configuration
+from debgcd.cluster.discover import discover
 from debgcd.cluster.estimate_k import Estimate, Way, estimate_k
 from debgcd.config.schedules import RunLength, run_length
 from debgcd.config.schema import LARGEST, Config, ViewsConfig
@@ -38,6 +39,7 @@ from debgcd.methods.base import FirstStage, Method
 from debgcd.model.backbone import Backbone, gains_from_bf16, pick_device, pick_precision
 from debgcd.model.lite import VARIANTS
 from debgcd.model.load import best_backbone, load_backbone, load_default
+from debgcd.novelty.so_far import Before
 from debgcd.run.directory import Run
 from debgcd.run.model_folder import Model, load_model
 from debgcd.system import distributed
@@ -46,6 +48,7 @@ from debgcd.system.machine import cache_folder
 from debgcd.system.progress import progress, say
 from debgcd.tokens.bank import bank_bytes, missing_views, stored_kinds
 from debgcd.tokens.image_cache import decide_image_cache
+from debgcd.train.continue_run import read_before
 
 Quality = Literal["fast", "balanced", "best"]
 SIZE: dict[Quality, int] = {"fast": 96, "balanced": 160, "best": 160}
@@ -361,7 +364,10 @@ def first_stage(config: Config, method: str) -> Config:
 
 
 def set_k(run: Run, features: Tensor) -> Run:
-    """The run with an estimated K, which is written to estimate.json and config.yaml, so that `resume` keeps it.
+    """The run with an estimated K, which is written to config.yaml, so that `resume` keeps it.
+
+    A run that continues another one keeps its categories, and adds what is found in images of none of them. Otherwise all
+    images are looked at (`estimate_k`), and estimate.json has the result.
 
     features: (N, width), standardised; no rows on ranks other than 0.
     """
@@ -374,14 +380,30 @@ def set_k(run: Run, features: Tensor) -> Run:
 
 def _estimated_k(run: Run, features: Tensor) -> int:
     label, factor = run.manifest.training_labels, run.config.k_times
+    times = f", {factor} times that is" if factor > 1 else ";"
+    continued = read_before(run)
+    if continued is not None:
+        so_far, more = _categories_so_far(
+            continued.so_far(run.manifest), features, torch.from_numpy(label), run.config.seed
+        )
+        k = min((so_far + more) * factor, len(label))
+        say(f"categories: {so_far} so far, {more} in images of none of them{times} K = {k} (choose another with --k)")
+        return k
     estimated = estimate(features, label, run.config.seed)
     k = min(estimated.k * factor, len(label))
-    times = f", {factor} times that is" if factor > 1 else ";"
     say(
         f"categories: about {estimated.k} ({estimated.low} to {estimated.high}){times} K = {k} (choose another with --k)"
     )
     write_json(run.estimate, estimated.to_json())
     return k
+
+
+def _categories_so_far(before: Before, features: Tensor, label: Tensor, seed: int) -> tuple[int, int]:
+    """The number of categories so far, and how many more there are in images of none of them, counted as `debgcd add` does."""
+    features, there = features.cpu(), before.category >= 0
+    none = (label < 0) & (before.judge(features)[0] > 0.5)
+    clusters = discover(features[there], before.category[there], features[none], None, seed)
+    return before.count, int(clusters.max()) + 1 if len(clusters) else 0
 
 
 def estimate(

@@ -24,7 +24,7 @@ from debgcd.model.backbone import Backbone, pick_device
 from debgcd.model.heads import classifiers, reset_heads
 from debgcd.model.network import Network
 from debgcd.novelty.base import detector_of
-from debgcd.novelty.so_far import UNEVEN
+from debgcd.novelty.so_far import UNEVEN, Before
 from debgcd.novelty.vote import Neighbours
 from debgcd.run.directory import Run
 from debgcd.system import distributed
@@ -71,7 +71,7 @@ class Setup:
     known: int  # M, the number of known classes
     paths: Sequence[Picture]  # (N,)
     start: StartFeatures | None = None  # None: the network is a trained one
-    placed: NDArray[np.int64] | None = None  # (N,) see `Context`
+    before: Before | None = None  # see `Context`
 
     @property
     def device(self) -> torch.device:
@@ -149,12 +149,12 @@ def prepare(run: Run, backbone: Backbone, tokens: Tokens, start: StartFeatures |
     network = build(method, backbone).to(pick_device(run.config.run.device))
     share, group = run.config.run.held_out if method.trains else 0.0, run.manifest.training_groups
     held = held_out(label, share, run.config.seed, group)
-    before = read_before(run)
-    placed = None if before is None else before.placed(run.manifest)
+    continued = read_before(run)
+    before = None if continued is None else continued.so_far(run.manifest)
     detector = detector_of(network)
-    if placed is not None and isinstance(detector, Neighbours):
+    if before is not None and isinstance(detector, Neighbours):
         detector.uneven = UNEVEN  # it compares what there was with what came, as three answers do
-    return Setup(network, method, tokens, label, held, known, run.manifest.training_paths, start, placed)
+    return Setup(network, method, tokens, label, held, known, run.manifest.training_paths, start, before)
 
 
 def held_out(

@@ -14,7 +14,6 @@ from debgcd.novelty.so_far import Origin, SoFar
 from debgcd.run.directory import Run
 from debgcd.run.predictions import Inference
 from debgcd.system import distributed
-from debgcd.train.continue_run import read_before
 from debgcd.train.setup import Setup
 
 Ids = NDArray[np.int64]
@@ -38,10 +37,8 @@ def judge(run: Run, setup: Setup, inference: Inference, novel: NoveltyThreshold 
     if distributed.rank():
         return None
     free, group = setup.label < 0, run.manifest.training_groups
-    before = read_before(run)
-    category, origin = setup.label, np.full(len(free), Origin.GIVEN)
-    if before is not None:
-        category, origin = before.so_far(run.manifest)
+    before = None if setup.before is None else setup.before.to(feature.device)
+    origin = np.full(len(free), Origin.GIVEN) if before is None else before.origin.cpu().numpy()
     now = setup.label.copy()
     now[free] = inference.category
     voters = _voters(feature, now, np.where(free, Origin.FOUND, origin), group)
@@ -49,14 +46,9 @@ def judge(run: Run, setup: Setup, inference: Inference, novel: NoveltyThreshold 
         # a share of new images comes with a calibration alone
         calibrated = novel is not None and novel.share is not None
         return Judged(voters, novel, inference.novelty if calibrated else None)
-    came, none_p = category < 0, np.zeros(len(free), np.float32)
-    novel = None  # an image that was there before is never new, so there is no error to state
-    if came.any():
-        rows, others = (torch.from_numpy(np.flatnonzero(part)).to(feature.device) for part in (came, ~came))
-        earlier = _voters(feature[others], category[~came], origin[~came], group[~came])
-        found = earlier(feature[rows], torch.from_numpy(group[came]).to(feature.device))
-        none_p[came], novel = found.none_p.cpu().numpy(), found.errors
-    return Judged(voters, novel, none_p[free])
+    # an image that was there before is never new, so without others there is no error to state
+    none_p, novel = before.judge(feature)
+    return Judged(voters, novel, none_p.cpu().numpy()[free])
 
 
 def _voters(feature: Tensor, category: Ids, origin: Ids, group: Ids) -> SoFar:

@@ -251,6 +251,31 @@ def test_new_categories_begin_apart_where_enough_images_look_new(
     assert set(found.category.tolist()) <= set(range(k))
 
 
+def test_what_was_found_before_keeps_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two classes were found before, with other numbers than they would get; of each image set one half came since."""
+    points, truth, label = clear()
+    number = torch.tensor([0, 1, 2, 4, 3, 5])
+    so_far = torch.where((torch.arange(120) % 2 == 0) & (truth < 5), number[truth], label)
+    tried = beginnings(monkeypatch)
+    found = settle(points, label, 6, (truth == 5) & (so_far < 0), replace(QUICK, rounds=0), so_far=so_far)
+    assert tried == ["apart"] and torch.equal(found.category, number[truth])
+
+
+@pytest.mark.parametrize(
+    ("k", "strangers", "expected"), [(5, 0, ["apart"]), (6, 0, ["joint"]), (4, 20, ["joint"]), (7, 2, ["apart"])]
+)
+def test_what_was_found_before_is_the_beginning_where_k_allows_it(
+    monkeypatch: pytest.MonkeyPatch, k: int, strangers: int, expected: list[str]
+) -> None:
+    points, truth, label = clear()
+    so_far = torch.where(truth < 5, truth, -1)
+    new = (truth == 5) & ((truth == 5).cumsum(0) <= strangers)
+    tried = beginnings(monkeypatch)
+    found = settle(points, label, k, new, replace(PLAIN, steps=3), so_far=so_far)
+    assert [name for name in tried if name != "apart" or expected == ["apart"]] == expected
+    assert set(found.category.tolist()) <= set(range(k))
+
+
 def test_more_categories_than_images_look_new_or_than_there_are_images_can_be_asked_for() -> None:
     points, truth, label = clear()
     for k in (60, 119, 120):

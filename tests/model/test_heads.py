@@ -186,3 +186,33 @@ def test_centres_say_half_the_squared_distance() -> None:
     expected = torch.tensor([[0.0, -(1 + 0.25) / 2], [-(1 + 1) / 2, -(0.01 + 0.64) / 2]])
     torch.testing.assert_close(centres(x), expected)
     assert not list(centres.parameters())
+
+
+def test_a_settled_head_that_grows_has_the_mean_of_each_categorys_images_in_every_row() -> None:
+    """Old categories too; one without images keeps its direction, and an image without a row counts where it scores best."""
+    head, given = settled()
+    seen, came = features(13, 6).split((8, 5))
+    where, category = torch.tensor([0, 1, 1, 0, -1, 1, 0, 1]), torch.tensor([0, 1, 1, 0, 1])
+    best = int(head(seen[4:5]).argmax())
+    of = [0, 1, 1, 0, best, 1, 0, 1]
+    before = sum(float(head(seen)[i, k]) for i, k in enumerate(of)) / 8
+    head.grow(came, category, 2, seen, where)
+    rows = []
+    for k in range(6):
+        points = [head.place(row[None])[0] for row, at in zip(seen, of, strict=True) if at == k]
+        points += [head.place(row[None])[0] for row, at in zip(came, category.tolist(), strict=True) if 4 + at == k]
+        total = sum(points) if points else given["weight"][k]
+        rows.append(total / sum(float(value) ** 2 for value in total) ** 0.5)
+    length = head.weight.norm(dim=1)
+    torch.testing.assert_close(head.weight, torch.stack(rows) * length[0])
+    now = sum(float(head(seen)[i, k]) for i, k in enumerate(of)) / 8
+    assert now == pytest.approx(before, rel=1e-4)
+
+
+def test_prototypes_that_grow_keep_their_rows() -> None:
+    head = Prototypes(3, 2)
+    before = torch.tensor([[3.0, 0, 0], [0, 1, 0]])
+    head.weight.data = before.clone()
+    came = torch.tensor([[0.0, 0, 5], [0, 0, 1], [0, 3, 4]])
+    head.grow(came, torch.tensor([0, 0, 1]), 2, came, torch.tensor([-1, -1, -1]))
+    torch.testing.assert_close(head.weight.data, torch.cat([before, torch.tensor([[0, 0, 2.0], [0, 1.2, 1.6]])]))

@@ -27,6 +27,7 @@ def test_the_number_of_categories_and_where_it_comes_from() -> None:
     found = categories(["cat", "dog"], 5)
     assert number_of_categories(found, None) == "5 categories: 2 known classes and 3 new. Their number was given."
     estimate = Estimate(6, 4, 9, "consensus", {}, {}, 1.0)
+    assert "that of the run before" in number_of_categories(found, None, continued=True)
     assert "estimate was 6 (90 % interval 4 to 9)." in number_of_categories(found, estimate)
     assert "interval 4 to 9), and 2 times that were asked for." in number_of_categories(found, estimate, 2)
     found[2] = replace(found[2], name="lynx")

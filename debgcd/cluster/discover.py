@@ -16,17 +16,18 @@ from debgcd.data.sampler import stream_seed
 from debgcd.errors import DataError
 from debgcd.model.heads import AXES
 
+SINGLE = 0.3  # by which a count may exceed a whole number and not be rounded up; chosen on CIFAR-10, Pets and CUB
 LEAST = 5  # images of a category; fewer that fit nothing stay where they fit best
 MOST = 10_000  # images of either kind that are looked at; the heads find the others
 
 
-def discover(feature: Tensor, label: Tensor, strangers: Tensor, new: int | None, seed: int) -> Tensor:
+def discover(feature: Tensor, category: Tensor, strangers: Tensor, new: int | None, seed: int) -> Tensor:
     """The category of each stranger, 0, 1, ..., or -1 where too few are alike: (n,).
 
-    feature (N, width), label (N,): of the labelled images so far, whose classes say how wide a category is. strangers (n, width).
+    feature (N, width), category (N,): of the images so far, which say how wide a category is. strangers (n, width).
     new: how many categories; None: estimated.
     """
-    feature, label = _some(feature, label, seed)
+    feature, label = _some(feature, category, seed)
     chosen = _chosen(len(strangers), seed)
     assigned = torch.full((len(strangers),), -1)
     if len(chosen) < LEAST:
@@ -50,18 +51,16 @@ def discover(feature: Tensor, label: Tensor, strangers: Tensor, new: int | None,
     return assigned
 
 
-def _count(points: Tensor, label: Tensor) -> int:
-    """How many categories there are among the points after the labelled ones.
-
-    Rounded up: a category too many costs less than one too few, as in estimates before a run.
-    """
-    labelled = len(label)
-    if labelled <= int(label.max()) + 1:
+def _count(points: Tensor, category: Tensor) -> int:
+    """How many categories there are among the points after those that have one: as many as are as tight."""
+    there = len(category)
+    if there <= int(category.max()) + 1:
         raise DataError(
-            "each class has only one labelled image, so the width of a category is unknown; set the number of new categories",
+            "each category has only one image, so the width of a category is unknown; set the number of new categories",
             setting="new",
         )
-    return ceil(as_tight_as(points[:labelled], label, points[labelled:]))
+    # one too many costs less than one too few, but a single category often counts for a little more than one
+    return max(1, ceil(as_tight_as(points[:there], category, points[there:]) - SINGLE))
 
 
 def _some(feature: Tensor, label: Tensor, seed: int) -> tuple[Tensor, Tensor]:
