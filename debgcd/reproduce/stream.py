@@ -369,7 +369,11 @@ def _mean(values: Sequence[float], form: str = "{:.1f}") -> str:
 
 def footnote(written: dict[str, Any]) -> str:
     """What the numbers are, and where they come from."""
-    what = "frozen answers, lite0, preset `small`, K estimated" if written["scale"] == "small" else "DebGCD, K given"
+    what = (
+        "frozen answers, lite0, preset `small`, K estimated but for all data"
+        if written["scale"] == "small"
+        else "DebGCD, K given"
+    )
     return (
         f"Per cent, on test images of all classes so far; {what}. Forgetting: the most that Old fell since stage 0. "
         f"Id churn: images whose id changed with a stage. Measured {written['date']} on {written['processor']}, "

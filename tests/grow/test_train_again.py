@@ -57,7 +57,7 @@ def test_predict_counts_the_images_as_the_review_left_them(
 ) -> None:
     def before(name: str) -> int:
         lines = command(
-            "predict", run, later("two", cat=6, owl=8), "-o", tmp_path / "p.csv", "--force"
+            "predict", run, later("three", cat=12, dog=12, owl=12), "-o", tmp_path / "p.csv", "--force"
         ).out.splitlines()
         (line,) = [line.split() for line in lines if line.split()[:1] == [name]]
         return int(line[-2])
