@@ -25,7 +25,8 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-PYTEST := $(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
+PYTEST_MORE ?=
+PYTEST := $(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder $(PYTEST_MORE)
 
 # one case of each kind, and the linters beside them
 test: setup

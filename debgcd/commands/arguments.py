@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from debgcd.config.schema import k_values
 from debgcd.errors import UsageError
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from debgcd.datasets import Benchmark
 
 
-Subparsers = argparse._SubParsersAction  # argparse has no public name for it
+Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # argparse has no public name for it
 # Repeats `datasets.facts.NAMES`, which is not imported here so that --help stays fast; a test compares the two.
 BENCHMARKS = "cifar10, cifar100, imagenet100, imagenet1k, cub, cars, aircraft, pets, herbarium19"
 
@@ -29,7 +29,7 @@ def add_command(
     subparsers: Subparsers, name: str, handler: Callable[[argparse.Namespace], None], summary: str, example: str
 ) -> argparse.ArgumentParser:
     """A parser for a new command."""
-    parser = subparsers.add_parser(
+    parser: argparse.ArgumentParser = subparsers.add_parser(
         name,
         help=summary,
         description=summary,

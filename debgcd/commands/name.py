@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -95,7 +96,10 @@ def _suggest(options: argparse.Namespace) -> None:
     run = finished_run(options.run)
     cache = cache_folder(options.cache or run.config.run.cache)
     found = suggest(run, cache, words, options.model or DEFAULT)
-    said = lambda scored: ", ".join(f"{escaped(text)} {score:.2f}" for text, score in scored)  # noqa: E731
+
+    def said(scored: Iterable[tuple[str, float]]) -> str:
+        return ", ".join(f"{escaped(text)} {score:.2f}" for text, score in scored)
+
     rows = [[escaped(one.category.name), str(one.images), said(one.like), said(one.words)] for one in found]
     head = ["category", "images", "looks like (cosine)", *(["words (probability)"] if words else [])]
     table(head, [row[: len(head)] for row in rows], left=(0, 2, 3))

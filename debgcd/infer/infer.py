@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from typing import Any
 
 import numpy as np
 import torch
@@ -139,9 +140,9 @@ def features_shared(network: Network, tokens: Tokens, numbers: NDArray[np.int64]
     return distributed.collect(features(network, tokens.centre(own_numbers(numbers))), everyone=False)
 
 
-def _collect(values: NDArray) -> NDArray:
+def _collect(values: NDArray[Any]) -> NDArray[Any]:
     return distributed.collect(torch.from_numpy(values)).numpy()
 
 
-def _join(parts: list[Tensor], dtype: type) -> NDArray:
+def _join(parts: list[Tensor], dtype: type) -> NDArray[Any]:
     return torch.cat(parts).cpu().numpy().astype(dtype) if parts else np.empty(0, dtype)

@@ -195,7 +195,7 @@ def _quiet() -> Iterator[None]:
     from transformers.utils import logging
 
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity(logging.CRITICAL)
+    logging.set_verbosity(logging.CRITICAL)  # type: ignore[attr-defined]
     logging.disable_progress_bar()
     try:
         yield

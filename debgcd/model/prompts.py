@@ -41,8 +41,8 @@ class Prompted(Backbone):
         return self.tuned[-1]
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Prompted:
-        self.inner._apply(fn, recurse)  # to a device, with this module
-        return super()._apply(fn, recurse)
+        self.inner._apply(fn, recurse)  # type: ignore[no-untyped-call] # to a device, with this module
+        return super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
 
     def tokens(self, pixels: Tensor) -> Tensor:
         return torch.cat([pixels, torch.ones_like(pixels[:, :1])], 1)

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -50,7 +51,7 @@ def parts_review(folder: Path) -> str | None:
         return None
 
 
-def _read(path: Path) -> tuple[dict[str, list[str]], Tensor]:
+def _read(path: Path) -> tuple[dict[str, Any], Tensor]:
     with safe_open(path, "pt") as file:
         return parse_json((file.metadata() or {})["debgcd"]), file.get_tensor("means")
 

@@ -79,7 +79,7 @@ def open_store() -> Any:
 
     where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
     try:
-        store, _, _ = next(dist.rendezvous("env://", timeout=timedelta(seconds=TIMEOUT)))
+        store, _, _ = next(dist.rendezvous("env://", timeout=timedelta(seconds=TIMEOUT)))  # type: ignore[attr-defined]
     except (RuntimeError, ValueError, OSError) as error:
         if "EADDRINUSE" in str(error) or "in use" in str(error):
             raise UsageError(f"{where} is in use by another program; choose another MASTER_PORT") from error
@@ -88,7 +88,7 @@ def open_store() -> Any:
             f"all {os.environ['WORLD_SIZE']} ranks were started"
         ) from error
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # what was said before a restart is still in the store
-    return dist.PrefixStore(f"debgcd/{attempt}/{os.environ.get(TURN, '')}", store)
+    return dist.PrefixStore(f"debgcd/{attempt}/{os.environ.get(TURN, '')}", store)  # type: ignore[attr-defined]
 
 
 def code() -> str:

@@ -188,4 +188,4 @@ def once(measure: Callable[Concatenate[Session, Arguments], Value]) -> Callable[
             session.results[key] = measure(session, *arguments, **named)
         return session.results[key]
 
-    return remembered
+    return remembered  # type: ignore[return-value] # the first argument is never given by name
