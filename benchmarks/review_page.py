@@ -31,10 +31,11 @@ from grid import write_between
 from quick import train_arguments
 
 from debgcd.cli import main as debgcd
+from debgcd.report.untuned import untuned
 from debgcd.review.page.similar import feature_file
-from debgcd.run.directory import IMAGES, open_run
+from debgcd.run.directory import IMAGES, finished_run, open_run
 from debgcd.run.predictions import COLUMNS
-from debgcd.system.files import csv_text, write_bytes, write_text
+from debgcd.system.files import csv_text, write_sealed, write_text
 from debgcd.system.machine import facts
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -112,6 +113,7 @@ def make_run(folder: Path, count: int) -> None:
         said: dict[str, Any] = {"path": place, "category": best[0]["category"], "known": str(best[0]["known"]).lower()}
         said |= {"id": best[0]["id"], "name": best[0]["name"], "confidence": p[0], "novelty": random.random()}
         said |= {f"top{r + 1}_{what}": v for r in range(3) for what, v in (("id", best[r]["id"]), ("p", p[r]))}
+        said |= {"none_p": ""}
         answers.append([said.get(name, "false") for name in COLUMNS])
     write_text(folder / "run" / "manifest.csv", csv_text(rows[0], rows[1:]))
     write_text(folder / "run" / IMAGES, "\n".join(sha256) + "\n")
@@ -121,7 +123,8 @@ def make_run(folder: Path, count: int) -> None:
     np.save(content, feature / np.linalg.norm(feature, axis=1, keepdims=True), allow_pickle=False)
     place = feature_file(open_run(folder / "run"), folder / "cache")
     place.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(place, content.getvalue())
+    write_sealed(place, content.getvalue())
+    untuned(finished_run(folder / "run"), folder / "cache")  # what suggestions are made from
 
 
 def _picture(random: np.random.Generator) -> bytes:
@@ -158,7 +161,7 @@ def load(folder: Path) -> dict[str, float]:
             page.wait_for_selector("html[data-ready]")
             page.wait_for_function("() => document.querySelector('.cell img')?.complete")
             ready = page.evaluate("() => performance.now()")
-            page.wait_for_function("() => state.features && state.similarity")
+            page.wait_for_function("() => state.features && state.similarity && state.certain")
             frames = page.evaluate(SCROLL, [ROWS, PER_FRAME])
             processes = browser.new_browser_cdp_session().send("SystemInfo.getProcessInfo")["processInfo"]
             memory = max(_resident(one["id"]) for one in processes if one["type"] == "renderer")

@@ -203,6 +203,13 @@ def test_without_a_selection_a_key_is_about_what_is_in_sight(tab: Page) -> None:
     tab.fill("#find", first)
     assert tab.inner_text("#says").startswith(f"{first}:")
     tab.fill("#find", "")
+    # a window of another shape still shows what the next key is about
+    tab.set_viewport_size({"width": 1440, "height": 900})
+    tab.evaluate("() => { goTo(shownCategories().at(-1)); moveCursor(grid.sections.at(-1).items.at(-1)); }")
+    here = tab.evaluate("() => state.cursor")
+    tab.set_viewport_size({"width": 390, "height": 844})
+    tab.wait_for_function("() => grid.columns < 5 && grid.inSight(state.cursor)")
+    assert tab.evaluate("() => state.cursor") == here
 
 
 def test_of_files_that_are_found_an_act_is_about_these(tab: Page) -> None:

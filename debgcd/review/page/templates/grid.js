@@ -4,7 +4,7 @@
 
 class Grid {
   // on.tile(item): an element for one image; on.header(section): one for a section's first row; on.pin(section): the section at the
-  // top whose header is out of sight, or null; on.scroll(): other rows are in sight; on.pick(item, how): how is "one", "more",
+  // top whose header is out of sight, or null; on.scroll(): other rows are in sight; on.resize(): so are they; on.pick(item, how): how is "one", "more",
   // "range" or "open"; on.box(items, how): "one" or "more"
   constructor(scroller, rows, on) {
     Object.assign(this, { scroller, rows, on, size: 128, gap: 6, headerHeight: 68, columns: 1, tile: 128 });
@@ -19,7 +19,7 @@ class Grid {
       waiting = true;
       requestAnimationFrame(() => { waiting = false; this.draw(); this.on.scroll(); });
     }, { passive: true });
-    new ResizeObserver(() => this.fit()).observe(scroller);
+    new ResizeObserver(() => { this.fit(); this.on.resize(); }).observe(scroller);
     this.beginPointer();
   }
 

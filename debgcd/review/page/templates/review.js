@@ -237,6 +237,7 @@ const grid = new Grid(by("grid"), by("rows"), {
     by("pinned").replaceChildren(...(section && section.key !== "like" ? [mark(state.categories[section.key]), " "] : []), text);
   },
   scroll: follow,
+  resize() { if (state.cursor !== null && !grid.inSight(state.cursor)) grid.reveal(state.cursor, "centre"); },
   press() { state.base = new Set(state.selected); },
   pick(image, how) {
     if (how === "open") { moveCursor(image, false); view(image); return; }
@@ -691,7 +692,7 @@ async function choose({ title, found, scopes = null, start = "", which, says, fr
   });
   show();
   const fields = scopes && scopeFields(scopes, (one) => { scope = one; show(); draw(); });
-  dialog.replaceChildren(make("h2", { id: "asks" }, title), about, ...(fields ? [fields] : []), input, list, make("p", { class: "hint" }, make("kbd", {}, "↑↓"), " choose ", make("kbd", {}, "Tab"), " complete ", make("kbd", {}, "Enter"), " done ", make("kbd", {}, "Esc"), " cancel"));
+  dialog.replaceChildren(make("h2", { id: "asks" }, title), about, ...(fields ? [fields] : []), input, list, make("p", { class: "hint" }, make("kbd", {}, "↑↓"), " choose ", make("kbd", {}, "Tab"), " complete ", make("kbd", {}, "Enter"), " done"), make("div", { class: "bar" }, make("button", { type: "button", onclick: () => dialog.close() }, "Cancel ", make("kbd", {}, "Esc"))));
   dialog.showModal();
   input.value = start;
   input.focus(); // not the first choice of what is accepted
