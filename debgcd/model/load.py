@@ -26,7 +26,7 @@ from debgcd.model.backbone import Backbone, Identity, Precision
 from debgcd.model.lite import VARIANTS, load_lite
 from debgcd.model.vit import IMAGENET_MEAN, IMAGENET_STD, VitBackbone
 from debgcd.system.files import read_json, readable
-from debgcd.system.machine import optional
+from debgcd.system.machine import optional, package_missing
 
 DEFAULT = "facebook/dino-vitb16"
 # of --quality best: Apache-2.0 and 88 MB, while DINOv3's weights are given out only to accounts that accept their own licence
@@ -88,7 +88,7 @@ def best_backbone(cache: Path | None) -> tuple[str, str]:
 def _out_of_reach(name: str, cache: Path | None) -> str | None:
     """Why a model of the hub cannot be used; None if it can, and is now in the cache."""
     if importlib.util.find_spec("transformers") is None:
-        return f"{name} needs the package transformers (pip install 'debgcd[{VIT}]')"
+        return package_missing("transformers", VIT, name)
     try:
         download(name, cache=cache)
     except DataError:

@@ -108,8 +108,13 @@ def optional(module: str, extra: str | None, what: str) -> Any:
         importlib.import_module(package)
         return importlib.import_module(module)
     except ImportError as error:
-        wanted = package if extra is None else f"'debgcd[{extra}]'"
-        raise UsageError(f"{what} needs the package {package}; install it with: pip install {wanted}") from error
+        raise UsageError(package_missing(package, extra, what)) from error
+
+
+def package_missing(package: str, extra: str | None, what: str) -> str:
+    """The sentence that says what needs a package and how to install it; extra: as in `optional`."""
+    wanted = package if extra is None else f"'debgcd[{extra}]'"
+    return f"{what} needs the package {package}; install it with: pip install {wanted}"
 
 
 FRESH = multiprocessing.get_context(

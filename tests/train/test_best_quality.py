@@ -70,7 +70,7 @@ def test_without_transformers_a_sentence_says_how_to_get_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
     name, line = best_backbone(tmp_path)
-    assert name == BEST_BUILT_IN and line.endswith("(pip install 'debgcd[vit]')")
+    assert name == BEST_BUILT_IN and line.endswith("; install it with: pip install 'debgcd[vit]'")
     said = command("train", shared_folder, "-o", tmp_path / "run", "--k", 3, "--backbone", "dinov2", "--no-report")
     assert said.code == 2
     assert said.complaint == (

@@ -121,30 +121,33 @@ def test_a_loader_goes_on_though_the_group_is_told_to_end() -> None:
     assert [number for (number,) in batches] == list(range(2, 40))
 
 
-# Each worker opens the pipe, says that it is there, and then waits for ever.
+# Each worker opens the pipe, says that it is there, and then waits for ever. Python runs this at its start, so in workers too.
 BLOCKED = """
-import os, sys, threading
-from pathlib import Path
+import os, threading
 from debgcd.data import scan
-from debgcd.data.manifest import from_paths
 
 def block(path, short_side=None):
-    pipe = os.open(sys.argv[1], os.O_WRONLY)
+    pipe = os.open(os.environ["PIPE"], os.O_WRONLY)
     os.write(pipe, b"x")
     threading.Event().wait()
 
-scan.FEWEST_FOR_WORKERS, scan.FILES_PER_TASK, scan.decode = 1, 1, block  # at import, so in the workers too
-if __name__ == "__main__":
-    scan.scan(from_paths([f"/{i}.png" for i in range(6)]), workers=2)
+scan.FEWEST_FOR_WORKERS, scan.FILES_PER_TASK, scan.decode = 1, 1, block
+"""
+
+READING = """
+from debgcd.data import scan
+from debgcd.data.manifest import from_paths
+
+scan.scan(from_paths([f"/{i}.png" for i in range(6)]), workers=2)
 """
 
 LOADING = """
-import os, sys, threading
+import os, threading
 from debgcd.data.loader import ahead
 
 class Blocking:
     def __getitem__(self, item):
-        pipe = os.open(sys.argv[1], os.O_WRONLY)
+        pipe = os.open(os.environ["PIPE"], os.O_WRONLY)
         os.write(pipe, b"x")
         threading.Event().wait()
 
@@ -153,14 +156,17 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("script", [BLOCKED, LOADING], ids=["reading images", "loading views"])
-def test_no_worker_outlives_a_parent_that_is_killed(tmp_path: Path, script: str) -> None:
+@pytest.mark.parametrize(
+    ("first", "script"), [(BLOCKED, READING), ("", LOADING)], ids=["reading images", "loading views"]
+)
+def test_no_worker_outlives_a_parent_that_is_killed(tmp_path: Path, first: str, script: str) -> None:
+    (tmp_path / "sitecustomize.py").write_text(first)
     (tmp_path / "script.py").write_text(script)
     os.mkfifo(tmp_path / "pipe")
     pipe = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
     parent = subprocess.Popen(
-        [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "pipe")],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        [sys.executable, str(tmp_path / "script.py")],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", "PIPE": str(tmp_path / "pipe")},
         start_new_session=True,
     )
     try:
