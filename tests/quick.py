@@ -17,7 +17,6 @@ FAST = {
     "heads.hidden": 16,
     "heads.projection_width": 8,
     "heads.detector_width": 8,
-    "settle.steps": 30,
     "schedule.batch": 8,
     "schedule.steps": 12,
     "first.steps": 1,  # of a method with two stages
