@@ -93,18 +93,25 @@ class ReviewedRun:
     def name(self, found: Sequence[Category], paths: Sequence[Picture], category: NDArray[np.int64]) -> list[Category]:
         """The categories of the new run, with the ids and names of earlier ones that were found again.
 
-        An earlier category is found again in a new one if both share more than half of the images of either.
+        An earlier category is found again in a new one that has more than half of its images, and more of its images than of any
+        other earlier category's.
         paths, category: of the unlabelled images.
         """
         names = {each.id: each.name for each in self.categories if each.lives == each.id}
         was = np.array([self.rows.get(str(path), -1) for path in paths], dtype=np.int64)
         both = Counter(zip(was[was >= 0].tolist(), category[was >= 0].tolist(), strict=True))
-        old, new = Counter(was[was >= 0].tolist()), Counter(category[was >= 0].tolist())
+        old, shares = Counter(was[was >= 0].tolist()), dict[int, list[int]]()
+        for (_, b), count in both.items():
+            shares.setdefault(b, []).append(count)
+        largest = {b: max(counts) for b, counts in shares.items() if counts.count(max(counts)) == 1}
         classes = {each.id for each in found if each.known}
         lives = {
             b: self.categories[a].id
             for (a, b), count in both.items()
-            if 2 * count > max(old[a], new[b]) and not found[b].known and self.categories[a].id not in classes
+            if 2 * count > old[a]
+            and count == largest.get(b)
+            and not found[b].known
+            and self.categories[a].id not in classes
         }
         width, first = len(self.next_id) - 4, int(self.next_id[4:])
         fresh = (id for id in (f"new-{number:0{width}d}" for number in itertools.count(first)) if id not in classes)

@@ -235,7 +235,7 @@ def test_what_does_not_go_with_it_is_refused(command: Command, reviewed: Path, t
     assert refused.code == 2 and says in refused.complaint and not (tmp_path / "run" / "config.yaml").exists()
 
 
-def test_a_category_lives_on_where_more_than_half_of_both_is_in_both() -> None:
+def test_a_category_lives_on_where_more_than_half_of_its_images_are() -> None:
     ids = {"new-02": "elk", "new-07": "new-07", "new-03": "new-03"}
     earlier = [Earlier(id, name, False, id, False, {"open": 4}) for id, name in ids.items()]
     images = [Path(f"{i}") for i in range(14)]
@@ -247,6 +247,18 @@ def test_a_category_lives_on_where_more_than_half_of_both_is_in_both() -> None:
         *(("cat", "cat"), ("dog", "dog"), ("new-02", "elk"), ("new-07", "new-07")),
         *(("new-09", "new-09"), ("new-10", "new-10")),
     ]
+
+
+@pytest.mark.parametrize(("dogs", "id"), [(3, "new-02"), (4, "new-09"), (5, "new-09")])
+def test_a_category_that_took_images_of_known_classes_lives_on_unless_one_of_them_gave_as_many(
+    dogs: int, id: str
+) -> None:
+    earlier = [Earlier(name, name, name != "new-02", name, False, {"open": 8}) for name in ("cat", "dog", "new-02")]
+    was = [0] * 8 + [1] * 8 + [2] * 5
+    before = ReviewedRun("run", earlier, "new-09", {str(i): row for i, row in enumerate(was)})
+    category = [2] * 3 + [0] * 5 + [2] * dogs + [1] * (8 - dogs) + [2] * 4 + [0]
+    found = before.name(categories(["cat", "dog"], 3), [Path(f"{i}") for i in range(21)], np.array(category))
+    assert [one.id for one in found] == ["cat", "dog", id]
 
 
 def test_replaced_images_do_not_keep_what_the_reviewer_said_of_others(
