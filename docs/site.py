@@ -1,7 +1,8 @@
 """Build the documentation as a site in build/site, without a connection: `make docs`.
 
-The pages are README.md and docs/*.md as they stand. Written beside them from the code: every command's help, every configuration key
-with its values, reason and range, and the reference of the Python interface. Equations become MathML, so that a page needs no script.
+The pages are README.md and docs/*.md as they stand; the examples are run, and what they print and draw is put into their page. Written
+beside them from the code: every command's help, every configuration key with its values, reason and range, and the reference of the Python
+interface. Equations become MathML, so that a page needs no script.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
+EXAMPLES = ROOT / "examples"
+EXAMPLE = re.compile(r"<!-- example (\w+) -->\n")
+NAME = re.compile(r"(?<!\[)`(debgcd(?:\.\w+)+)`")
 LINK = re.compile(r"(\]\()([^)\s#]*)((?:#[^)]*)?\))")
 PRESETS = ("paper", "released", "small")
 # page of the reference -> its title and the modules or classes that it documents
@@ -26,7 +30,11 @@ PYTHON = {
     "discoverer": ("Discoverer", ["debgcd.discoverer.Discoverer"]),
     "losses": ("Losses", ["debgcd.losses"]),
     "evaluate": ("Measures", ["debgcd.evaluate"]),
-    "methods": ("Methods", ["debgcd.methods.base", "debgcd.methods.shared"]),
+    "methods": (
+        "Methods",
+        ["debgcd.methods.base", "debgcd.methods.shared", "debgcd.methods.simgcd", "debgcd.methods.debgcd"],
+    ),
+    "model": ("Networks", ["debgcd.model.heads", "debgcd.model.network"]),
     "cluster": ("Clusterings", ["debgcd.cluster.kmeans", "debgcd.cluster.settle", "debgcd.cluster.estimate_k"]),
     "novelty": ("Novelty", ["debgcd.novelty.base", "debgcd.novelty.vote", "debgcd.novelty.one_vs_all"]),
     "predictions": ("Predictions", ["debgcd.run.predictions"]),
@@ -35,6 +43,7 @@ PYTHON = {
 
 def main() -> None:
     folder = stage(BUILD / "docs")
+    gallery(folder, BUILD / "examples")
     shutil.rmtree(BUILD / "site", ignore_errors=True)
     shutil.copy(ROOT / "docs" / "zensical.toml", folder.parent)
     zensical = Path(sys.executable).with_name("zensical")
@@ -42,7 +51,8 @@ def main() -> None:
         sys.exit("zensical is not installed; run `make docs`, which installs it")
     # griffe, which reads docstrings, takes the package from here
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    command = [zensical, "build", "--strict", "-f", folder.parent / "zensical.toml"]
+    # --clean: its cache does not see that a docstring has changed
+    command = [zensical, "build", "--strict", "--clean", "-f", folder.parent / "zensical.toml"]
     if subprocess.run(command, cwd=folder.parent, env=environment).returncode:
         sys.exit("the site was not built; the messages above say which page is wrong")
     print(f"open {BUILD / 'site' / 'index.html'}")
@@ -61,9 +71,41 @@ def stage(folder: Path) -> Path:
     for picture in [*(ROOT / "docs").glob("*.png"), *(ROOT / "docs").glob("*.jpg")]:
         shutil.copy(picture, folder)
     shutil.copytree(ROOT / "benchmarks" / "results", folder / "benchmarks" / "results")
+    shutil.copytree(EXAMPLES, folder / "examples", ignore=shutil.ignore_patterns("__pycache__", "*.toml"))
     for name, text in {"commands": commands(), "configuration": configuration(), **python()}.items():
         (folder / "reference" / f"{name}.md").write_text(text, "utf-8")
     return folder
+
+
+def gallery(folder: Path, out: Path) -> None:
+    """Run every example of the page and put its code, what it prints and its picture there."""
+    shutil.rmtree(out, ignore_errors=True)
+    page = folder / "examples.md"
+    page.write_text(EXAMPLE.sub(lambda found: shown(found[1], out, folder), page.read_text("utf-8")), "utf-8")
+
+
+def shown(name: str, out: Path, folder: Path) -> str:
+    """An example as it stands in its page."""
+    printed = run_example(name, out)
+    shutil.copy(out / name / f"{name}.png", folder / "examples")
+    parts = [("python", EXAMPLES / f"{name}.py")]
+    parts += [("python", path) for path in sorted((EXAMPLES / name).glob("*.py"))]
+    code = "".join(f"\n```{language}\n{path.read_text('utf-8').rstrip()}\n```\n" for language, path in parts)
+    return f"{code}\n```text\n{printed.rstrip()}\n```\n\n![What {name}.py draws](examples/{name}.png)\n"
+
+
+def run_example(name: str, out: Path) -> str:
+    """What an example prints; it writes into out/NAME. The package beside it, if it has one, is installed for it alone."""
+    places = [str(ROOT)]
+    if (EXAMPLES / name).is_dir():
+        shutil.copytree(EXAMPLES / name, out / "package", dirs_exist_ok=True)
+        pip = ["pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--target", out / "installed"]
+        subprocess.run([sys.executable, "-m", *pip, out / "package"], check=True)
+        places.append(str(out / "installed"))
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(places), "PYTHONUNBUFFERED": "1"}
+    command = [sys.executable, EXAMPLES / f"{name}.py", out / name]
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    return done.stdout.replace(f"{out}{os.sep}", "")
 
 
 def staged(text: str, folder: str) -> str:
@@ -80,7 +122,25 @@ def staged(text: str, folder: str) -> str:
         path = {"README.md": "index.md", "docs/README.md": "index.md"}.get(path, path.removeprefix("docs/"))
         return before + (path.lower() if path in ("CONTRIBUTING.md", "CHANGELOG.md") else path) + after
 
-    return equations(LINK.sub(moved, text))
+    linked = LINK.sub(moved, text.replace("<!-- badge -->\n", badge()))
+    return equations(NAME.sub(referred, linked) if "$$" in text else linked)
+
+
+def referred(name: re.Match[str]) -> str:
+    """A function of the package in a sentence, linked to its place in the reference if it has one."""
+    for page, (_, targets) in PYTHON.items():
+        if any(name[1].startswith(f"{target}.") for target in targets):
+            return f"[{name[0]}](reference/{page}.md#{name[1]})"
+    return name[0]
+
+
+def badge() -> str:
+    """A button that opens the notebook in Colab; GitHub's workflows say where the repository is, nobody else knows."""
+    repository = os.environ.get("GITHUB_REPOSITORY")
+    if repository is None:
+        return ""
+    target = f"https://colab.research.google.com/github/{repository}/blob/main/examples/discover.ipynb"
+    return f"[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]({target})\n"
 
 
 def equations(text: str) -> str:

@@ -175,6 +175,7 @@ class DebGCD(SimGCD):
             detector.refit(context.features(), context.voters, before, context.group)
 
     def loss(self, network: Network, batch: Batch, progress: Progress) -> Loss:
+        """Eq. 14: the baseline, the detector and the debiased classifier, weighted."""
         output, options = network(batch.tokens), self.options
         baseline = self.baseline_loss(output, batch, progress)
         total, terms, hard_label = baseline.total, dict(baseline.terms), None
