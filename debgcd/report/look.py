@@ -15,7 +15,7 @@ from debgcd.check import Doubt
 from debgcd.cluster.structure import category_means
 from debgcd.data.image.crop import Picture
 from debgcd.grow.features import run_features
-from debgcd.report.suggest import Suggestion, suggestions, trust_of
+from debgcd.report.suggest import Suggestion, splits, suggestions, trust_of
 from debgcd.report.trust import Floats, Ids, rows_per_category
 from debgcd.report.untuned import untuned
 from debgcd.review.log import read_review, reviewed_predictions
@@ -87,12 +87,14 @@ def look(run: Run, cache: Path) -> Look:
     category[list(rows)] = [row["category"] for row in rows.values()]
     seen, k = untuned(run, cache), len(categories)
     there, feature = seen.there, normalize(run_features(run, cache)[seen.there].float(), dim=1).numpy()
-    score, parts = trust_of(seen.structure, category[there], label[there], k)
+    asked = seen.structure, category[there], label[there]
+    halves = splits(*asked, k)
+    score, parts = trust_of(*asked, k, halves)
     review = read_review(run.folder)
     status = [review.categories[one.id].status for one in categories]
     suggested = []
     if run.estimate.exists():
-        suggested = suggestions(seen.structure, category[there], label[there], status)
+        suggested = suggestions(*asked, status, halves)
     means = category_means(feature, category[there], k)
     return Look(
         run=run,

@@ -41,14 +41,20 @@ class Suggestion:
     gain: float  # images that are expected to be put right
 
 
-def suggestions(found: Structure, category: Ids, label: Ids, status: Sequence[str]) -> list[Suggestion]:
+Halves = list[tuple[Suggestion, dict[str, float]]]
+
+
+def suggestions(
+    found: Structure, category: Ids, label: Ids, status: Sequence[str], halves: Halves | None = None
+) -> list[Suggestion]:
     """Of N images in K categories, known classes first; label (N,) in 0..M-1 or -1: labelled images stay where they are.
 
     status: (K,) of a review. What a person accepted or named is not split, and merged only with what is open; what was rejected
-    is left alone.
+    is left alone. halves: see `splits`, if they are known.
     """
     k, known = len(status), int(label.max()) + 1
-    candidates = [one for one, _ in (*merges(found, category, label, k), *splits(found, category, label, k))]
+    halves = splits(found, category, label, k) if halves is None else halves
+    candidates = [one for one, _ in (*merges(found, category, label, k), *halves)]
     kept, used = [], set[int]()
     for one in sorted(candidates, key=lambda each: -each.gain):
         changes = [c for c in one.categories if one.kind == "split" or c >= known]
@@ -59,11 +65,16 @@ def suggestions(found: Structure, category: Ids, label: Ids, status: Sequence[st
     return kept
 
 
-def trust_of(found: Structure, category: Ids, label: Ids, k: int) -> tuple[Floats, dict[str, Floats]]:
-    """Trust (K,) and its parts; at most 1 - p · the smaller part's share for a category that with probability p is two."""
+def trust_of(
+    found: Structure, category: Ids, label: Ids, k: int, halves: Halves | None = None
+) -> tuple[Floats, dict[str, Floats]]:
+    """Trust (K,) and its parts; at most 1 - p · the smaller part's share for a category that with probability p is two.
+
+    halves: see `splits`, if they are known.
+    """
     parts = parts_of(found, category, k)
     score = trust(parts, int(label.max()) + 1)
-    for one, _ in splits(found, category, label, k):
+    for one, _ in splits(found, category, label, k) if halves is None else halves:
         if one.probability >= LIKELY["split"]:
             (c,), leaves = one.categories, np.isin(found.row, one.images)
             share = leaves.sum() / max(1, int(((category == c) & (label < 0))[found.row].sum()))
@@ -103,7 +114,7 @@ def merges(found: Structure, category: Ids, label: Ids, k: int) -> list[tuple[Su
     return pairs
 
 
-def splits(found: Structure, category: Ids, label: Ids, k: int) -> list[tuple[Suggestion, dict[str, float]]]:
+def splits(found: Structure, category: Ids, label: Ids, k: int) -> Halves:
     """Every category in two parts, with its evidence."""
     own, known, free = category[found.row], int(label.max()) + 1, label[found.row] < 0
     size = np.bincount(category[label < 0], minlength=k)

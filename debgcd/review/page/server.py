@@ -2,7 +2,9 @@
 
 # without `from __future__ import annotations`: FastAPI reads those of functions that know its classes only by a local name
 
+import asyncio
 import json
+import logging
 import secrets
 import socket
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -188,7 +190,14 @@ def serve(app: App, place: socket.socket) -> None:
         access_log=False,
         server_header=False,
     )
+    logging.getLogger("uvicorn.error").addFilter(_is_error)
     uvicorn.Server(settings).run(sockets=[place])
+
+
+def _is_error(record: logging.LogRecord) -> bool:
+    """A request that is given up at the end, because its answer takes long, is no error."""
+    cancelled = record.exc_info is not None and isinstance(record.exc_info[1], asyncio.CancelledError)
+    return not cancelled and not record.getMessage().startswith("Cancel ")
 
 
 def json_response(value: Any, status: int = 200) -> "Response":

@@ -35,7 +35,7 @@ def suggested(run: Path, cache: Path, rows: Ids, category: Ids, status: Sequence
     are numbered as those of the page; of many images, they are those of a sample.
     """
     from debgcd.cluster.structure import kept_together
-    from debgcd.report.suggest import suggestions, trust_of
+    from debgcd.report.suggest import splits, suggestions, trust_of
     from debgcd.report.untuned import untuned
 
     opened = finished_run(run)
@@ -48,10 +48,12 @@ def suggested(run: Path, cache: Path, rows: Ids, category: Ids, status: Sequence
     of = seen.there[seen.structure.row]  # the training images of the sample
     kept = kept_together(seen.structure, whole[of], k + 1) >= CERTAIN
     shown = at[of] >= 0
-    trust, _ = trust_of(seen.structure, whole[seen.there], label[seen.there], k + 1)
+    asked = seen.structure, whole[seen.there], label[seen.there]
+    halves = splits(*asked, k + 1)
+    trust, _ = trust_of(*asked, k + 1, halves)
     told = []
     if opened.estimate.exists():
-        for one in suggestions(seen.structure, whole[seen.there], label[seen.there], [*status, REJECTED])[:SHOWN]:
+        for one in suggestions(*asked, [*status, REJECTED], halves)[:SHOWN]:
             sample = at[of[(whole[of] == one.categories[0]) & (label[of] < 0)]]
             leaves = at[seen.there[one.images]]
             told.append(
