@@ -140,6 +140,16 @@ def features_shared(network: Network, tokens: Tokens, numbers: NDArray[np.int64]
     return distributed.collect(features(network, tokens.centre(own_numbers(numbers))), everyone=False)
 
 
+@torch.no_grad()
+def averaged_features_shared(network: Network, tokens: Tokens, numbers: NDArray[np.int64]) -> Tensor | None:
+    """As `features_shared`, but averaged over all plain views that a bank keeps of these images; None if none is kept."""
+    batches = tokens.kept_views(own_numbers(numbers))
+    if batches is None:
+        return None
+    means = [torch.stack([features(network, [view]) for view in views]).mean(0) for views in batches]
+    return distributed.collect(torch.cat(means) if means else features(network, []), everyone=False)
+
+
 def _collect(values: NDArray[Any]) -> NDArray[Any]:
     return distributed.collect(torch.from_numpy(values)).numpy()
 

@@ -122,6 +122,7 @@ class Context:
 
     network: Network
     features: Callable[[], Tensor]  # computes (N, width) features of all training images' centre crops
+    averaged_features: Callable[[], Tensor]  # averaged over the views that a bank keeps, if there is one: steadier
     label: Tensor  # (N,), -1 for unlabelled
     group: Tensor | None = None  # (N,) images of one scene share a number; -1: no group
     before: Before | None = None  # where the images were in the run that this one continues; None: it continues none

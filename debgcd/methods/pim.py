@@ -42,4 +42,4 @@ class PIM(Method):
         feature, detector = context.features(), context.network.heads[DETECTOR]
         assert isinstance(detector, Detector)
         detector.fit(feature, context.voters, context.group)
-        answer(self, context, feature, self.options.pim)
+        answer(self, context, self.options.pim)

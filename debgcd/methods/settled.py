@@ -39,19 +39,18 @@ class SettledAnswer(Method):
         head = context.network.heads[SETTLED]
         assert isinstance(head, Settled)
         if not head.filled:
-            answer(self, context, context.features())
+            answer(self, context)
 
     def finalise(self, context: Context) -> None:
         """Run the method's own hook, then settle on the tuned features; categories keep the trained classifier's numbers."""
         super().finalise(context)
-        feature = context.features()
-        settled = answer(self, context, feature).category
-        trained = super().scores(context.network.from_feature(feature, self.answers))["gcd"].argmax(1)
+        settled = answer(self, context).category
+        trained = super().scores(context.network.from_feature(context.features(), self.answers))["gcd"].argmax(1)
         # known classes have their numbers by their labels, whatever the two classifiers say; only new categories are matched
         known = self.sizes.known
         both = (settled >= known) & (trained >= known)
         new = self.sizes.k - known
-        order = known_first(settled[both] - known, trained[both] - known, new, new).to(feature.device)
+        order = known_first(settled[both] - known, trained[both] - known, new, new).to(settled.device)
         head = context.network.heads[SETTLED]
         assert isinstance(head, Settled)
         head.weight[known:] = head.weight[known + order]

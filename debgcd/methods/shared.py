@@ -148,12 +148,13 @@ def warm_prototypes(method: Method, context: Context) -> Tensor:
 FROZEN = SettleOptions()
 
 
-def answer(method: Method, context: Context, feature: Tensor, options: SettleOptions = FROZEN) -> Answer:
-    """Sort all training images by their features (N, width), as `settle` does, and fill the settled head if there is one."""
+def answer(method: Method, context: Context, options: SettleOptions = FROZEN) -> Answer:
+    """Sort all training images by their averaged features, as `settle` does, and fill the settled head if there is one."""
+    feature = context.averaged_features()
     k, seed, so_far, new = method.sizes.k, method.config.seed, None, None
     if context.before is not None and context.before.count <= k:
         so_far = context.before.category
-        new = (context.label < 0) & (context.before.judge(feature)[0] > 0.5)
+        new = (context.label < 0) & (context.before.judge(context.features())[0] > 0.5)
     elif options.guided:
         new = looks_new(context, feature)
     with progress("settling") as report:
@@ -168,16 +169,19 @@ def answer(method: Method, context: Context, feature: Tensor, options: SettleOpt
 
 def frozen_prototypes(method: Method, context: Context) -> Tensor:
     """The unit-length mean feature of each of the frozen answer's categories: (K, width)."""
-    feature = context.features()
-    return class_means(normalize(feature, dim=1), answer(method, context, feature).category, method.sizes.k)
+    category = answer(method, context).category
+    return class_means(normalize(context.features(), dim=1), category, method.sizes.k)
 
 
-def looks_new(context: Context, feature: Tensor) -> Tensor:
-    """Which unlabelled images are more likely new than known, by a calibrated detector or else by a vote: (N,) bool."""
+def looks_new(context: Context, averaged: Tensor) -> Tensor:
+    """Which unlabelled images are more likely new than known: (N,) bool.
+
+    By a calibrated detector, which reads the features of centre crops, or else by a vote on averaged features (N, width).
+    """
     detector, free = detector_of(context.network), context.label < 0
     if detector is None or detector.threshold() is None:
-        return free & (voted(feature, context.voters, context.group) > 0.5)
-    return free & (novelty(detector(feature)) > 0.5)
+        return free & (voted(averaged, context.voters, context.group) > 0.5)
+    return free & (novelty(detector(context.features())) > 0.5)
 
 
 # Categories by semi-supervised k-means

@@ -120,7 +120,7 @@ def _step(
             raw = backbone.features(backbone.trunk(_views(config.views.crop)[:IMAGES]))
             network.standardise(raw)
             features = (raw - network.feature_mean) * network.feature_scale
-            method.before_training(Context(network, lambda: features, torch.from_numpy(label)))
+            method.before_training(Context(network, lambda: features, lambda: features, torch.from_numpy(label)))
             copies = (
                 {name: value.clone() for name, value in tensors.items()}
                 for tensors in (network.state(), network.remembered())

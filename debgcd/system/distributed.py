@@ -22,6 +22,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -272,22 +273,23 @@ def from_rank0(work: Callable[[], T]) -> T:
         return parse_json(group.store.get(key))
 
 
-def run_on_rank0(work: Callable[[Callable[[], T]], object], together: Callable[[], T]) -> None:
-    """Run `work` on rank 0 alone; it is given a function that runs `together`, a collective, on all ranks."""
+def run_on_rank0(work: Callable[..., object], *together: Callable[[], T]) -> None:
+    """Run `work` on rank 0 alone; for each collective in `together` it is given a function that runs it on all ranks."""
     group = _group.get()
     if group is None:
-        work(together)
+        work(*together)
     elif group.rank == 0:
 
-        def call() -> T:
-            from_rank0(lambda: True)
-            return together()
+        def call(number: int) -> T:
+            from_rank0(lambda: number)
+            return together[number]()
 
-        work(call)
-        from_rank0(lambda: False)
+        work(*(partial(call, number) for number in range(len(together))))
+        from_rank0(lambda: -1)
     else:
-        while from_rank0(bool):  # rank 0 sends True before each collective and False at the end
-            together()
+        # rank 0 sends the number of each collective before it, and -1 at the end
+        while (number := from_rank0(lambda: -1)) >= 0:
+            together[number]()
 
 
 def _wait(group: Group, keys: list[str]) -> None:

@@ -92,6 +92,16 @@ class BankTokens:
         for batch in centre_batches(numbers):
             yield self._read(batch, -1)
 
+    def kept_views(self, numbers: NDArray[np.int64]) -> Iterator[Iterable[Tensor]] | None:
+        stored = stored_kinds(self._kinds)
+        views = (self._bank.shape[1] - 1) // len(stored)
+        if not views or PLAIN not in stored:
+            return None
+        first = stored.index(PLAIN) * views
+        # the centre crop comes last
+        columns = [*range(first, first + views), -1]
+        return ((self._read(batch, column) for column in columns) for batch in centre_batches(numbers))
+
     def _read(self, images: NDArray[np.int64], column: NDArray[np.int64] | int) -> Tensor:
         """The tokens of one stored view per image: (B, ...) float32 on the device."""
         bits = torch.from_numpy(self._bank[images, column])

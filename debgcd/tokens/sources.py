@@ -31,6 +31,10 @@ class Tokens(Protocol):
         """The tokens of the centre crops of these images, in order, in batches."""
         ...
 
+    def kept_views(self, numbers: NDArray[np.int64]) -> Iterator[Iterable[Tensor]] | None:
+        """For each batch of these images, in order, the tokens of each plain view that a bank keeps; None if none is kept."""
+        ...
+
 
 def centre_batches(numbers: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
     """Split image numbers into batches of CENTRE_BATCH."""
@@ -57,6 +61,9 @@ class FreshTokens:
         workers = self._workers if len(numbers) > CENTRE_BATCH else 0
         for views in load_batches(self._images, centre_items(numbers, CENTRE_BATCH), workers):
             yield self._backbone.trunk(views[:, 0])
+
+    def kept_views(self, numbers: NDArray[np.int64]) -> None:
+        return None
 
 
 class MixedTokens:
@@ -86,6 +93,9 @@ class MixedTokens:
 
     def centre(self, numbers: NDArray[np.int64]) -> Iterator[Tensor]:
         return self._bank.centre(numbers)
+
+    def kept_views(self, numbers: NDArray[np.int64]) -> Iterator[Iterable[Tensor]] | None:
+        return self._bank.kept_views(numbers)
 
     def _is_fresh(self, batch: Draws) -> NDArray[np.bool_]:
         """Which draws take fresh views: (B,)."""

@@ -159,18 +159,21 @@ def hook_context(run: Run, setup: Setup, label: NDArray[np.int64]) -> Context:
             before,
             category=torch.where(torch.from_numpy(setup.label).to(setup.device) >= 0, label_rows, before.category),
         )
-    return Context(setup.network, setup.features, label_rows, group, before)
+    return Context(setup.network, setup.features, setup.averaged_features, label_rows, group, before)
 
 
 @torch.no_grad()
 def run_hook(context: Context, hook: Callable[[Context], None]) -> None:
-    """Run a method's hook on rank 0. Whenever it calls `features`, all ranks compute them with rank 0's network."""
+    """Run a method's hook on rank 0. Whenever it asks for features, all ranks compute them with rank 0's network."""
 
-    def features() -> torch.Tensor:
+    def together(compute: Callable[[], torch.Tensor]) -> torch.Tensor:
         _copy_from_rank0(context.network)
-        return context.features()
+        return compute()
 
-    distributed.run_on_rank0(lambda ask: hook(replace(context, features=ask)), features)
+    def work(features: Callable[[], torch.Tensor], averaged: Callable[[], torch.Tensor]) -> None:
+        hook(replace(context, features=features, averaged_features=averaged))
+
+    distributed.run_on_rank0(work, partial(together, context.features), partial(together, context.averaged_features))
     _copy_from_rank0(context.network)
 
 

@@ -17,7 +17,7 @@ from debgcd.data.loader import Images, default_workers, from_files
 from debgcd.data.manifest import Manifest
 from debgcd.data.sampler import uniform
 from debgcd.errors import DataError
-from debgcd.infer.infer import features_shared
+from debgcd.infer.infer import averaged_features_shared, features_shared
 from debgcd.methods import METHODS, create
 from debgcd.methods.base import Method, Sizes
 from debgcd.model.backbone import Backbone, pick_device
@@ -88,6 +88,11 @@ class Setup:
             assert self.start is not None
             return (self.start() - self.network.feature_mean) * self.network.feature_scale
         return finite_features(self.network, self.tokens, self.paths)
+
+    def averaged_features(self) -> Tensor:
+        """(N, width) as `features`, but averaged over the views that a bank keeps, if there is one; rank 0 gets them."""
+        averaged = averaged_features_shared(self.network, self.tokens, np.arange(len(self.paths)))
+        return self.features() if averaged is None else averaged
 
     def features_of(self, images: NDArray[np.int64]) -> Tensor:
         """(n, width) features of these training images' centre crops by the current network; rank 0 gets them."""

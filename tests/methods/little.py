@@ -103,4 +103,4 @@ def at(share: float) -> Progress:
 
 def context(network: Network, features: Callable[[], Tensor], label: Tensor) -> Context:
     """What a hook of a method is given."""
-    return Context(network, features, label)
+    return Context(network, features, features, label)

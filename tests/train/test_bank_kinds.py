@@ -35,9 +35,12 @@ from debgcd.data.views import (
     resize_short_side,
 )
 from debgcd.errors import UsageError
+from debgcd.infer.infer import averaged_features_shared
 from debgcd.methods.base import Method
 from debgcd.model.backbone import Backbone, TrunkSplit
 from debgcd.model.lite import load_lite
+from debgcd.model.network import Network
+from debgcd.tokens import sources
 from debgcd.tokens.bank import Bank, BankTokens, bank_bytes, missing_views, open_bank, pick_views, stored_kinds
 from debgcd.tokens.sources import FreshTokens, MixedTokens
 from debgcd.train.plan import decide_bank
@@ -213,6 +216,42 @@ def test_a_draw_gets_the_stored_views_it_picked(tmp_path: Path, paths: list[Path
             assert_close(found[6 * place + i], through_the_trunk(backbone, paths[image], cut, kind))
     (centre,) = bank.centre(np.array([2]))
     assert_close(centre[0], through_the_trunk(backbone, paths[2], CENTRE[0], PLAIN))
+
+
+@pytest.mark.parametrize("kinds", [TWO_PLAIN, KINDS, (STRONG, PLAIN)])
+def test_features_averaged_over_the_views_that_a_bank_keeps(
+    tmp_path: Path, paths: list[Path], kinds: Kinds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over the plain ones and the centre crop, in blocks of which the last is not full; the views are read, not computed."""
+    monkeypatch.setattr(sources, "CENTRE_BATCH", 3)
+    bank = build(paths, tmp_path / "cache", kinds)
+    network = Network(load_lite(1), torch.nn.ModuleDict())
+    numbers = np.array([4, 0, 1, 6, 3, 3, 2])
+    kept = torch.from_numpy(every_view(bank)).view(torch.bfloat16).float()
+    first = VIEWS.bank_views * stored_kinds(kinds).index(PLAIN)
+    with torch.no_grad():
+        plain = [
+            torch.stack([network(kept[i, view][None], ()).feature[0] for view in (first, first + 1, first + 2, -1)])
+            for i in numbers
+        ]
+        found = averaged_features_shared(network, BankTokens(bank, 7, CPU, kinds), numbers)
+    assert found is not None and found.std(0).max() > 0.1
+    torch.testing.assert_close(found, torch.stack([views.mean(0) for views in plain]), rtol=1e-4, atol=1e-5)
+    mixed = MixedTokens(
+        BankTokens(bank, 7, CPU, kinds), FreshTokens(load_lite(1), from_files(paths, VIEWS), 7, 0, kinds), 0.5, 7
+    )
+    again = averaged_features_shared(network, mixed, numbers)
+    assert again is not None and torch.equal(again, found)
+
+
+def test_no_average_where_no_plain_view_is_kept(tmp_path: Path, paths: list[Path]) -> None:
+    """Fresh views, a bank of centre crops, a bank of other kinds: the features of the centre crops must do."""
+    network, numbers = Network(load_lite(1), torch.nn.ModuleDict()), np.arange(7)
+    centres = open_bank(load_lite(1), paths, replace(VIEWS, bank_views=0), tmp_path, 0, lambda *_: None)
+    strong = build(paths, tmp_path, (STRONG, STRONG))
+    fresh = FreshTokens(load_lite(1), from_files(paths, VIEWS), 7, 0)
+    for tokens in (fresh, BankTokens(centres, 7, CPU), BankTokens(strong, 7, CPU, (STRONG, STRONG))):
+        assert averaged_features_shared(network, tokens, numbers) is None
 
 
 def steps(count: int) -> list[Draws]:
