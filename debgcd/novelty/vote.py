@@ -176,7 +176,10 @@ def known_by_fraction(label: Tensor, fraction: float) -> float:
 
 
 def principal_axes(points: Tensor, axes: int) -> tuple[Tensor, Tensor]:
-    """Mean and the `axes` directions of largest variance: (N, d) -> (d,), (d, axes); unit columns, zero where there are fewer."""
+    """Mean and the `axes` directions of largest variance: (N, d) -> (d,), (d, axes); unit columns, zero where there are fewer.
+
+    The largest entry of each direction is positive, because an eigenvector's sign is a matter of rounding.
+    """
     mean = points.double().mean(0)
     centred = points.double() - mean
     if len(points) < points.shape[1]:
@@ -188,6 +191,8 @@ def principal_axes(points: Tensor, axes: int) -> tuple[Tensor, Tensor]:
         directions = torch.where(keep, found / length.clamp_min(1e-300), 0.0)
     else:
         directions = torch.linalg.eigh(centred.T @ centred)[1][:, -axes:]  # ascending
+    largest = directions.gather(0, directions.abs().argmax(0, keepdim=True))
+    directions = torch.where(largest < 0, -directions, directions)
     return mean.to(points.dtype), directions.to(points.dtype)
 
 
