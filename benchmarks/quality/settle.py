@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 HERE = Path(__file__).resolve().parent
@@ -32,11 +32,12 @@ from debgcd import config as configuration  # noqa: E402
 from debgcd.cluster.kmeans import kmeans  # noqa: E402
 from debgcd.cluster.settle import SettleOptions, settle  # noqa: E402
 from debgcd.evaluate import clustering_accuracy  # noqa: E402
-from debgcd.model.backbone import Backbone  # noqa: E402
+from debgcd.infer.infer import averaged_features_shared, features_shared  # noqa: E402
+from debgcd.model.network import Network  # noqa: E402
 from debgcd.novelty.vote import voted  # noqa: E402
 from debgcd.system.machine import cache_folder, facts  # noqa: E402
 from debgcd.train.plan import make_plan  # noqa: E402
-from debgcd.train.setup import StartFeatures, open_tokens, standardised  # noqa: E402
+from debgcd.train.setup import open_tokens  # noqa: E402
 
 ROOT = HERE.parent.parent
 SETS = ("digits", "cifar10", "pets", "cub")
@@ -64,11 +65,14 @@ def main() -> None:
     options = parser.parse_args()
     runs = []
     for name in SETS:
-        raw, truth, backbone = features_of(name, options.root, options.work, options.cache)
+        raw, truth, network = features_of(name, options.root, options.work, options.cache)
         for kind in KINDS:
             for draw in range(DRAWS):
                 rows, label, order = drawn(truth, kind, draw)
-                found = accuracies(standardised(backbone, raw[torch.from_numpy(rows)]), label, order)
+                centre, averaged = (each[torch.from_numpy(rows)] for each in raw)
+                network.standardise(centre)
+                features = ((each - network.feature_mean) * network.feature_scale for each in (centre, averaged))
+                found = accuracies(*features, label, order)
                 runs += [{"set": name, "kind": kind, "draw": draw, "row": row, **each} for row, each in found.items()]
                 print(name, kind, draw, {row: round(each["all"], 1) for row, each in found.items()}, flush=True)
     written = {**facts(), "command": "benchmarks/quality/settle.py", "runs": runs}
@@ -79,15 +83,18 @@ def main() -> None:
 
 def features_of(
     name: str, roots: list[Path], work: Path, cache: str | None
-) -> tuple[Tensor, NDArray[np.int64], Backbone]:
-    """Raw features (N, width) of a set's images, their classes (N,), and the network."""
+) -> tuple[tuple[Tensor, Tensor], NDArray[np.int64], Network]:
+    """Raw features (N, width) of a set's centre crops, and averaged over the views of a bank; classes (N,); the network."""
     images = images_of(name, roots, work, cache_folder(cache), 50, 2000)
-    changes = {"k": 2, "run": {"cache": cache}, "schedule": {"epochs": 0, "steps": None}}
+    changes = {"k": 2, "run": {"cache": cache}, "views": {"bank": "on"}}
     plan = make_plan(configuration.override(configuration.compose("small"), changes, name), images)
     tokens = open_tokens(plan.config, images, plan.backbone, plan.cache)
-    label = images.training_labels
+    label, network = images.training_labels, Network(plan.backbone, nn.ModuleDict())
     truth = np.where(label >= 0, label, images.truth_ids(images.training_rows))
-    return StartFeatures(plan.backbone, tokens, images.training_paths)().cpu(), truth, plan.backbone
+    numbers = np.arange(len(label))
+    averaged = averaged_features_shared(network, tokens, numbers)
+    assert averaged is not None
+    return (features_shared(network, tokens, numbers), averaged), truth, network
 
 
 def drawn(truth: NDArray[np.int64], kind: str, draw: int) -> tuple[NDArray[np.int64], Tensor, NDArray[np.int64]]:
@@ -110,12 +117,16 @@ def drawn(truth: NDArray[np.int64], kind: str, draw: int) -> tuple[NDArray[np.in
     return rows, torch.from_numpy(label[rows]), truth[rows]
 
 
-def accuracies(feature: Tensor, label: Tensor, truth: NDArray[np.int64]) -> dict[str, dict[str, float]]:
-    """All, Old and New of the unlabelled images, in per cent, by row of the table."""
+def accuracies(
+    centre: Tensor, averaged: Tensor, label: Tensor, truth: NDArray[np.int64]
+) -> dict[str, dict[str, float]]:
+    """All, Old and New of the unlabelled images, in per cent, by row of the table; as in a run, centre crops are sorted."""
     k, known, free = int(truth.max()) + 1, int(label.max()) + 1, (label < 0).numpy()
-    new = (label < 0) & (voted(feature, label) > 0.5)
-    category = {"k-means": kmeans(normalize(feature, dim=1), torch.full_like(label, -1), k).assignment}
-    category |= {row: settle(feature, label, k, new, options).category for row, options in VARIANTS.items()}
+    new, new_centre = ((label < 0) & (voted(feature, label) > 0.5) for feature in (averaged, centre))
+    answers = {row: settle(averaged, label, k, new, options) for row, options in VARIANTS.items()}
+    answers["centre crops alone"] = settle(centre, label, k, new_centre, FULL)
+    category = {"k-means": kmeans(normalize(centre, dim=1), torch.full_like(label, -1), k).assignment}
+    category |= {row: (answer.points(centre) @ answer.weight.T).argmax(1) for row, answer in answers.items()}
     found = {}
     for row, each in category.items():
         accuracy = clustering_accuracy(truth[free], each.numpy()[free], known)
