@@ -43,7 +43,7 @@ ROOT = HERE.parent.parent
 SETS = ("digits", "cifar10", "pets", "cub")
 KINDS = ("half", "long tail", "five labels")
 DRAWS = 2
-FULL = SettleOptions()
+FULL = SettleOptions(calibrated=False)  # confidence is not measured
 VARIANTS: dict[str, SettleOptions] = {
     "frozen answer": FULL,
     "without mean shift": replace(FULL, rounds=0),

@@ -7,7 +7,7 @@ tuned features. The linear head is PIM's (Chiaroni et al. 2023); the mean shift 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -18,13 +18,17 @@ from debgcd import losses
 from debgcd.cluster.kmeans import kmeans
 from debgcd.cluster.prototypes import class_means, whitening
 from debgcd.config.schema import option
+from debgcd.data.sampler import stream_seed
 from debgcd.model.heads import AXES
-from debgcd.novelty.vote import principal_axes
+from debgcd.novelty.vote import principal_axes, voted
 
 LLOYD = 20  # iterations that count how many images each category has
 SMOOTHING = 1.0  # mean category's images that are added to each count, because counts are rough
 LR, DECAY, BETA1, BETA2 = 1e-3, 1e-2, 0.9, 0.999  # Adam, as published
 WEIGHTS = (0.1, 0.2, 0.5, 1.0, 2.0)  # λ to choose from
+HIDDEN = 0.2  # share of a class's labels that are hidden to learn how often the head is right
+FEWEST_HIDDEN = 10  # in all; from fewer the confidence is left as it is
+COOLEST = 10.0  # largest factor of the temperature
 BLOCK = 2048  # points whose similarities to all others are in memory together
 
 Progress = Callable[[int, int], None]
@@ -42,6 +46,7 @@ class SettleOptions:
     entropy_weight: float | None = option(0.5, "λ; null: the one with the best accuracy on labelled images", 0, 100)
     temperature: float = option(0.1, "of the head's softmax; published: 0.04", 1e-3, 100)
     steps: int = option(300, "of Adam on all images at once; published: 1000", 0, 10**6)
+    calibrated: bool = option(True, "lower the confidence to how often the head is right about labels that were hidden")
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,7 @@ class Answer:
     weight: Tensor  # (K, d)
     category: Tensor  # (N,)
     share: Tensor  # (K,) of all images, as expected before the head was fitted
+    temperature: float  # of the softmax that gives the confidence
 
 
 def settle(
@@ -74,18 +80,72 @@ def settle(
     options: SettleOptions,
     *,
     so_far: Tensor | None = None,
+    unlearned: Tensor | None = None,
     seed: int = 0,
     on_progress: Progress | None = None,
 ) -> Answer:
     """Sort N images into K categories: feature (N, width), label (N,) in 0..M-1 or -1, new (N,) bool or None.
 
-    new: the unlabelled images that look new. With it, the head begins twice: with all images clustered together, and with new
-    categories at clusters of these images alone, so that a new class next to a known one is not absorbed. The beginning whose
-    head ends with more mutual information is kept; the labels and the truth have no say in it.
+    new: the unlabelled images that look new. unlearned: (N,) bool, labelled images that did not help to tune the features; None: all.
+    Some of them are hidden from a second head, whose confidence about them is compared with how often it is right.
 
     so_far: (N,) the category, known or new, that an image was in before, -1 for one that came since; then `new` are those of none of
     these categories. The head begins at these categories and at clusters of the images of none of them, if K allows it: what
     was found before is not sought again.
+    """
+    answer = _answer(feature, label, k, new, options, so_far, seed, on_progress)
+    hidden = _to_hide(label, label >= 0 if unlearned is None else unlearned, seed)
+    if not options.calibrated or int(hidden.sum()) < FEWEST_HIDDEN:
+        return answer
+    shown = label.masked_fill(hidden, -1)
+    if so_far is not None:
+        so_far = so_far.masked_fill(hidden, -1)
+    elif new is not None:
+        new = (shown < 0) & (voted(feature, shown) > 0.5)
+    second = _answer(feature, shown, k, new, options, so_far, seed, None)
+    logits = second.points(feature[hidden]) @ second.weight.T / options.temperature
+    return replace(answer, temperature=options.temperature * cooling(logits, label[hidden]))
+
+
+def cooling(logits: Tensor, label: Tensor) -> float:
+    """The factor of the temperature, at least 1, at which the mean confidence is the share that is right: (N, K), (N,)."""
+    # one image right and one wrong are added, because few images that are all right do not prove that all others are
+    right = (int((logits.argmax(1) == label).sum()) + 1) / (len(label) + 2)
+    low, high = 1.0, COOLEST
+    for _ in range(30):
+        factor = (low * high) ** 0.5
+        too_sure = float((logits / factor).softmax(1).amax(1).mean()) > right
+        low, high = (factor, high) if too_sure else (low, factor)
+    return low
+
+
+def _to_hide(label: Tensor, candidates: Tensor, seed: int) -> Tensor:
+    """Some of the candidates of each class, and never the only label of a class: (N,) bool."""
+    random = torch.rand(len(label), generator=torch.Generator().manual_seed(stream_seed(seed, "settle/hidden") % 2**63))
+    hidden = torch.zeros_like(label, dtype=torch.bool)
+    for c in label[label >= 0].unique().tolist():
+        count = int((label == c).sum())
+        rows = (candidates & (label == c)).nonzero()[:, 0]
+        rows = rows[random.to(rows.device)[rows].argsort()]
+        hidden[rows[: min(count - 1, max(1, round(HIDDEN * count)))]] = True
+    return hidden
+
+
+def _answer(
+    feature: Tensor,
+    label: Tensor,
+    k: int,
+    new: Tensor | None,
+    options: SettleOptions,
+    so_far: Tensor | None,
+    seed: int,
+    on_progress: Progress | None,
+) -> Answer:
+    """As `settle`, without calibration.
+
+    With `new`, the head begins twice: with all images clustered together, and with new categories at clusters of these images
+    alone, so that a new class next to a known one is not absorbed. The beginning whose head ends with more mutual information is
+    kept; the labels and the truth have no say in it.
     """
     points = principal_points(feature, label, options.whiten)
     x = points(feature)
@@ -114,7 +174,8 @@ def settle(
         weight, share = max(heads, key=lambda head: int(((x @ head[0].T).argmax(1) == label).sum()))
     else:
         weight, share = max(heads, key=lambda head: information(x @ head[0].T, options.temperature))
-    return Answer(points, weight, torch.where(label >= 0, label, (x @ weight.T).argmax(1)), share)
+    category = torch.where(label >= 0, label, (x @ weight.T).argmax(1))
+    return Answer(points, weight, category, share, options.temperature)
 
 
 def information(logits: Tensor, temperature: float) -> float:

@@ -126,6 +126,7 @@ class Context:
     label: Tensor  # (N,), -1 for unlabelled
     group: Tensor | None = None  # (N,) images of one scene share a number; -1: no group
     before: Before | None = None  # where the images were in the run that this one continues; None: it continues none
+    unlearned: Tensor | None = None  # (N,) bool, at the end: labelled images that no step learned from; None: all
     # in `before_training`, the names of the heads that `--start` copied from another run; empty in the other hooks
     given: frozenset[str] = frozenset()
 

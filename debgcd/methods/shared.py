@@ -158,11 +158,21 @@ def answer(method: Method, context: Context, options: SettleOptions = FROZEN) ->
     elif options.guided:
         new = looks_new(context, feature)
     with progress("settling") as report:
-        found = settle(feature, context.label, k, new, options, so_far=so_far, seed=seed, on_progress=report)
+        found = settle(
+            feature,
+            context.label,
+            k,
+            new,
+            options,
+            so_far=so_far,
+            unlearned=context.unlearned,
+            seed=seed,
+            on_progress=report,
+        )
     for head in classifiers(context.network.heads).values():
         if isinstance(head, Settled):
             # scores are divided by TEMPERATURE
-            weight = found.weight * (TEMPERATURE / options.temperature)
+            weight = found.weight * (TEMPERATURE / found.temperature)
             head.fill(found.points.mean, found.points.directions, weight)
     return found
 

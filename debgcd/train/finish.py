@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 
 from debgcd.config.schedules import run_length
 from debgcd.config.schema import Config
@@ -56,7 +57,10 @@ def finish(run: Run, setup: Setup, hard_labels: Mapping[str, Any]) -> None:
     hard_labels: the result of `fit`, logged with the last evaluation.
     """
     method = setup.method
-    run_hook(hook_context(run, setup, setup.label), method.finalise)
+    context = hook_context(run, setup, setup.label)
+    if method.trains:
+        context = replace(context, unlearned=torch.from_numpy(setup.held_out).to(setup.device))
+    run_hook(context, method.finalise)
     k = len(classifiers(setup.network.heads)[method.final_answers[0]].prototypes())
     setup = with_categories(setup, run.config, k)
     inference = infer_unlabelled(setup)

@@ -15,9 +15,9 @@ from torch.nn.functional import normalize
 
 from debgcd.cluster import settle as module
 from debgcd.cluster.prototypes import class_means
-from debgcd.cluster.settle import SMOOTHING, SettleOptions, fit_head, information, mean_shift, settle, sizes
+from debgcd.cluster.settle import SMOOTHING, SettleOptions, cooling, fit_head, information, mean_shift, settle, sizes
 
-PLAIN = SettleOptions()
+PLAIN = SettleOptions(calibrated=False)
 QUICK = replace(PLAIN, steps=40)
 
 
@@ -367,3 +367,55 @@ def test_progress_is_reported_to_the_end() -> None:
         options = replace(PLAIN, steps=1, entropy_weight=weight)
         settle(points, label, 6, new, options, on_progress=lambda *at, seen=seen: seen.append(at))
         assert seen == [(i, total) for i in range(1, total + 1)]
+
+
+@pytest.mark.parametrize("wrong", [0, 3, 12])
+def test_the_confidence_is_lowered_to_the_share_that_is_right(wrong: int) -> None:
+    logits, label = 6 * torch.eye(4)[torch.arange(40) % 4] + unit(40, 4), torch.arange(40) % 4
+    label[:wrong] = (label[:wrong] + 1) % 4
+    factor = cooling(logits, label)
+    confidence = [max(torch.softmax(row / factor, 0).tolist()) for row in logits]
+    right = (40 - wrong + 1) / 42
+    if sum(max(torch.softmax(row, 0).tolist()) for row in logits) / 40 <= right:
+        assert factor == 1  # it is never raised
+    else:
+        assert factor > 1 and sum(confidence) / 40 == pytest.approx(right, abs=1e-4)
+
+
+def test_the_confidence_of_mixed_classes_is_calibrated_by_hidden_labels_and_nothing_else_changes() -> None:
+    feature, truth = mixture(0, 6, 100, 16, 1.6)
+    label = half_labelled(truth, 4)
+    plain, calibrated = (settle(feature, label, 6, None, replace(PLAIN, calibrated=on)) for on in (False, True))
+    assert torch.equal(plain.weight, calibrated.weight) and torch.equal(plain.category, calibrated.category)
+    assert plain.temperature == PLAIN.temperature < calibrated.temperature
+    free = (label < 0) & (truth < 4)
+    logits = calibrated.points(feature[free]) @ calibrated.weight.T
+    right = float((logits.argmax(1) == truth[free]).float().mean())
+    said = [float((logits / answer.temperature).softmax(1).amax(1).mean()) for answer in (plain, calibrated)]
+    assert right < 0.9 and abs(said[1] - right) < 0.05 < said[0] - right
+
+
+@pytest.mark.parametrize(("candidates", "hidden"), [(None, 20), (12, 12), (9, 0), (0, 0)])
+def test_only_labels_that_no_step_learned_from_are_hidden(
+    monkeypatch: pytest.MonkeyPatch, candidates: int | None, hidden: int
+) -> None:
+    """A fifth of each class at most; too few are of no use."""
+    feature, truth = mixture(0, 4, 50, 8, 1.0)
+    label = half_labelled(truth, 4)
+    unlearned = None
+    if candidates is not None:
+        unlearned = torch.zeros(200, dtype=torch.bool)
+        labelled = torch.cat([(label == c).nonzero()[:3, 0] for c in range(4)])
+        unlearned[labelled[:candidates]] = True
+    asked: list[Tensor] = []
+    monkeypatch.setattr(module, "cooling", lambda logits, y: asked.append(y) or 2.0)
+    answer = settle(feature, label, 4, None, SettleOptions(steps=5), unlearned=unlearned)
+    assert [len(y) for y in asked] == ([hidden] if hidden else [])
+    assert answer.temperature == pytest.approx(0.2 if hidden else 0.1)
+
+
+def test_the_only_label_of_a_class_is_never_hidden() -> None:
+    feature, truth = mixture(0, 12, 10, 8, 1.0)
+    label = torch.where(torch.arange(120) % 10 == 0, truth, -1)
+    answer = settle(feature, label, 12, None, SettleOptions(steps=5))
+    assert answer.temperature == 0.1 and torch.equal(answer.category[::10], truth[::10])

@@ -51,7 +51,7 @@ def test_the_head_says_what_the_procedure_found(preset: str) -> None:
         p = method.scores(network.from_feature(features, method.final_answers))["gcd"]
         new = looks_new(given, features) if chosen.options.pim.guided else None
         found = settle(features, label, K, new, chosen.options.pim, seed=chosen.seed)
-    expected = (found.points(features) @ found.weight.T / chosen.options.pim.temperature).softmax(1)
+    expected = (found.points(features) @ found.weight.T / found.temperature).softmax(1)
     torch.testing.assert_close(p, expected, rtol=1e-3, atol=1e-5)
     assert torch.equal(p.argmax(1)[truth < KNOWN], truth[truth < KNOWN])
     assert len({(a, b) for a, b in zip(p.argmax(1).tolist(), truth.tolist(), strict=True)}) == K
@@ -73,7 +73,14 @@ def test_nothing_is_trained() -> None:
 def test_the_published_values(preset: str) -> None:
     """Of the paper and its public code: 1000 steps, temperature 0.04, uniform sizes, λ by the labelled images."""
     published = SettleOptions(
-        whiten=False, rounds=0, guided=False, sizes="uniform", entropy_weight=None, temperature=0.04, steps=1000
+        whiten=False,
+        rounds=0,
+        guided=False,
+        sizes="uniform",
+        entropy_weight=None,
+        temperature=0.04,
+        steps=1000,
+        calibrated=False,
     )
     assert config(preset).options.pim == published
     assert config("small").options.pim == SettleOptions()
