@@ -383,7 +383,7 @@ def test_the_confidence_is_lowered_to_the_share_that_is_right(wrong: int) -> Non
 
 
 def test_the_confidence_of_mixed_classes_is_calibrated_by_hidden_labels_and_nothing_else_changes() -> None:
-    feature, truth = mixture(0, 6, 100, 16, 1.6)
+    feature, truth = mixture(1, 6, 200, 16, 1.4)
     label = half_labelled(truth, 4)
     plain, calibrated = (settle(feature, label, 6, None, replace(PLAIN, calibrated=on)) for on in (False, True))
     assert torch.equal(plain.weight, calibrated.weight) and torch.equal(plain.category, calibrated.category)
