@@ -35,7 +35,8 @@ def write_page(results: Path, page: Path) -> None:
     drawn, frozen, people, settled, named = (
         parts.pop(name, None) for name in ("draws", "draws_frozen", "people", "settle", "naming")
     )
-    parts.pop("next_labels", None)  # its table is in review.md
+    for elsewhere in ("next_labels", "trust"):  # tables of other pages
+        parts.pop(elsewhere, None)
     tables = {name: _part(found["runs"]) for name, found in parts.items()}
     if frozen is not None:
         tables |= {"stated": stated_errors(frozen["runs"]), "stated_measured": measured([frozen])}

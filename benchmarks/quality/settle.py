@@ -123,7 +123,9 @@ def accuracies(
     """All, Old and New of the unlabelled images, in per cent, by row of the table; as in a run, centre crops are sorted."""
     k, known, free = int(truth.max()) + 1, int(label.max()) + 1, (label < 0).numpy()
     new, new_centre = ((label < 0) & (voted(feature, label) > 0.5) for feature in (averaged, centre))
-    answers = {row: settle(averaged, label, k, new, options) for row, options in VARIANTS.items()}
+    answers = {
+        row: settle(averaged, label, k, new if options.guided else None, options) for row, options in VARIANTS.items()
+    }
     answers["centre crops alone"] = settle(centre, label, k, new_centre, FULL)
     category = {"k-means": kmeans(normalize(centre, dim=1), torch.full_like(label, -1), k).assignment}
     category |= {row: (answer.points(centre) @ answer.weight.T).argmax(1) for row, answer in answers.items()}
