@@ -148,8 +148,9 @@ def warm_prototypes(method: Method, context: Context) -> Tensor:
 FROZEN = SettleOptions()
 
 
-def answer(method: Method, context: Context, feature: Tensor, options: SettleOptions = FROZEN) -> Answer:
+def answer(method: Method, context: Context, feature: Tensor, options: SettleOptions | None = None) -> Answer:
     """Sort all training images by their features (N, width), as `settle` does, and fill the settled head if there is one."""
+    options = options or FROZEN
     k, seed, so_far, new = method.sizes.k, method.config.seed, None, None
     if context.before is not None and context.before.count <= k:
         so_far = context.before.category
