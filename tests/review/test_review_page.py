@@ -83,7 +83,10 @@ def test_the_whole_way(tab: Page, browser: Browser, server: Served, command: Cal
     first = tab.evaluate("() => grid.sections[0].items")
     assert len(first) > 3
     # a box around the first two images, then one name for both
-    boxes = [tab.locator(f"#image-{first[i]}").bounding_box() for i in (0, 1)]
+    images = [tab.locator(f"#image-{first[i]}") for i in (0, 1)]
+    for image in images:
+        image.wait_for()  # the page may just draw its grid again
+    boxes = [image.bounding_box() for image in images]
     assert boxes[0] and boxes[1]
     tab.mouse.move(boxes[0]["x"] + 4, boxes[0]["y"] - 2)
     tab.mouse.down()
