@@ -327,6 +327,9 @@ def test_a_suggestion_stands_there_and_is_done_with_one_key(tab: Page, server: S
     tab.keyboard.press("y")
     saved(tab)
     assert counts(tab)[a] == first + second and log(server)[-1]["act"] == "merge"
+    assert "belong together" not in tab.inner_text(f".headline:has-text('{a}') >> nth=0") or tab.evaluate(
+        "() => suggested.version === state.version"
+    )  # what was said is not true of what it is now
     tab.keyboard.press("u")
     saved(tab)
     assert counts(tab) == before
