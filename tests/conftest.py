@@ -13,7 +13,7 @@ import pytest
 from browsers import ADVICE, chromium
 from fault_table import OUTCOMES, TRIES, Fault, faults_of, joined, table_of, write_faults
 from miniatures import Made, draw
-from quick import train_arguments
+from quick import SETTLE_QUICKLY, train_arguments
 from shared_runs import SharedRuns
 
 from debgcd.datasets import Facts, facts_of, resolve
@@ -147,6 +147,17 @@ def shared_runs(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Sha
     base = tmp_path_factory.getbasetemp()
     folder = (base if worker_id == "master" else base.parent) / "shared-runs"
     return SharedRuns(folder, lambda images: _make_csv(_make_folder(images)))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _quick_settling() -> Iterator[None]:
+    """In this process and its forks."""
+    from debgcd.methods import shared
+
+    before = shared.FROZEN
+    exec(SETTLE_QUICKLY)
+    yield
+    shared.FROZEN = before
 
 
 @dataclass(frozen=True)

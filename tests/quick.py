@@ -25,6 +25,15 @@ FAST = {
 }
 
 
+# Adam's steps of a frozen or settled answer: the published number takes as long as the rest of a short run. A new process needs it
+# said again.
+SETTLE_QUICKLY = """
+from debgcd.cluster.settle import SettleOptions
+from debgcd.methods import shared
+shared.FROZEN = SettleOptions(steps=30)
+"""
+
+
 def train_arguments(source: Path, run: Path, *more: object, **settings: object) -> list[str]:
     """`debgcd train` of a few fast steps; a setting is named with __ for the dot: schedule__steps=6."""
     changed = {name.replace("__", "."): value for name, value in settings.items()}

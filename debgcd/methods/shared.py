@@ -148,9 +148,9 @@ def warm_prototypes(method: Method, context: Context) -> Tensor:
 FROZEN = SettleOptions()
 
 
-def answer(method: Method, context: Context, options: SettleOptions = FROZEN) -> Answer:
+def answer(method: Method, context: Context, options: SettleOptions | None = None) -> Answer:
     """Sort all training images by their averaged features, as `settle` does, and fill the settled head if there is one."""
-    feature = context.averaged_features()
+    feature, options = context.averaged_features(), options or FROZEN
     k, seed, so_far, new = method.sizes.k, method.config.seed, None, None
     if context.before is not None and context.before.count <= k:
         so_far = context.before.category

@@ -217,7 +217,7 @@ def test_warnings_are_silent_while_decoding_and_only_then(tmp_path: Path) -> Non
 
 
 def test_a_bmp_of_runs_that_claims_more_than_it_holds(tmp_path: Path) -> None:
-    """Pillow would fill in each missing pixel of a row by itself: some ten seconds for a hundred million."""
+    """Pillow would fill in each missing pixel of a row by itself: some seconds for a hundred million."""
 
     def bmp(width: int, height: int, data: bytes) -> bytes:
         offset = 14 + 40 + 256 * 4

@@ -17,7 +17,7 @@ import pytest
 from fault_table import Fault
 from forks import at_call, debgcd, die, forked, result
 from miniatures import draw
-from quick import train_arguments
+from quick import SETTLE_QUICKLY, train_arguments
 from shared_runs import SharedRuns
 from tiers import tiered
 
@@ -114,7 +114,8 @@ def test_a_clock_that_jumps(whole: Path, shared_folder: Path, tmp_path: Path, by
 @pytest.mark.tries("python -O", "survived")
 def test_without_assertions(whole: Path, shared_folder: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    call = [sys.executable, "-O", "-m", "debgcd", *words(shared_folder, run, tmp_path / "cache")]
+    program = f"{SETTLE_QUICKLY}\nimport sys\nfrom debgcd.cli import main\nsys.exit(main(sys.argv[1:]))"
+    call = [sys.executable, "-O", "-c", program, *words(shared_folder, run, tmp_path / "cache")]
     subprocess.run(call, check=True, capture_output=True, cwd=ROOT, timeout=200)
     assert result(run) == result(whole / "run")
 

@@ -28,10 +28,11 @@ from torch import Tensor
 
 from debgcd import losses
 from debgcd.cluster.prototypes import prototypes
-from debgcd.cluster.settle import SettleOptions, settle
+from debgcd.cluster.settle import settle
 from debgcd.config.schedules import Progress
 from debgcd.config.schema import Config
 from debgcd.errors import UsageError
+from debgcd.methods import shared as common
 from debgcd.methods.base import Loss
 from debgcd.methods.debgcd import quantile_by_category
 from debgcd.model.network import Network, Output
@@ -261,7 +262,7 @@ def test_a_detector_may_guide_the_warm_start(detector: bool, guides_start: bool)
         method.before_training(context(network, lambda: features, label))
     vote = Neighbours(WIDTH, 60)
     vote.fit(features, label)
-    frozen = settle(features, label, K, (label < 0) & (vote(features) > 0.5), SettleOptions()).category
+    frozen = settle(features, label, K, (label < 0) & (vote(features) > 0.5), common.FROZEN).category
     unit = features / features.norm(dim=1, keepdim=True)
     guided = torch.stack([sum(row for row, own in zip(unit, frozen, strict=True) if own == k) for k in range(K)])
     guided = guided / guided.norm(dim=1, keepdim=True)

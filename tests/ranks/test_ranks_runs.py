@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 import torch
 from forks import Hook, at_call, command, debgcd, die, forked, logged_steps, ranked, result, said
-from quick import train_arguments
+from quick import SETTLE_QUICKLY, train_arguments
 from safetensors.torch import load_file
 from shared_runs import SharedRuns
 from tiers import soak, tiered
@@ -319,7 +319,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 def torchrun(words: Sequence[str], folder: Path, whom: str, what: str, restarts: int) -> tuple[int, str]:
-    (folder / "dying.py").write_text(DYING.format(whom=whom, what=what, block=sources.CENTRE_BATCH))
+    (folder / "dying.py").write_text(SETTLE_QUICKLY + DYING.format(whom=whom, what=what, block=sources.CENTRE_BATCH))
     command = [*TORCHRUN, "--max-restarts", str(restarts), str(folder / "dying.py"), *words]
     surroundings = {**os.environ, "PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": "lo"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=surroundings, check=False)

@@ -76,6 +76,13 @@ def log(server: Served) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (server.run / "decisions.jsonl").read_text("utf-8").splitlines()]
 
 
+# where images are, as soon as all of them are drawn: the grid may just be drawn again
+BOXES = """(images) => {
+    const found = images.map((i) => document.getElementById(`image-${i}`)?.getBoundingClientRect());
+    return found.every((box) => box?.width) && found.map((box) => ({x: box.x, y: box.y}));
+}"""
+
+
 def test_the_whole_way(tab: Page, browser: Browser, server: Served, command: Callable[..., Any]) -> None:
     assert "token" not in tab.url
     before = counts(tab)
@@ -83,8 +90,7 @@ def test_the_whole_way(tab: Page, browser: Browser, server: Served, command: Cal
     first = tab.evaluate("() => grid.sections[0].items")
     assert len(first) > 3
     # a box around the first two images, then one name for both
-    boxes = [tab.locator(f"#image-{first[i]}").bounding_box() for i in (0, 1)]
-    assert boxes[0] and boxes[1]
+    boxes = tab.wait_for_function(BOXES, arg=first[:2]).json_value()
     tab.mouse.move(boxes[0]["x"] + 4, boxes[0]["y"] - 2)
     tab.mouse.down()
     tab.mouse.move(boxes[1]["x"] + 30, boxes[1]["y"] + 40, steps=5)
@@ -324,6 +330,9 @@ def test_a_suggestion_stands_there_and_is_done_with_one_key(tab: Page, server: S
     tab.keyboard.press("y")
     saved(tab)
     assert counts(tab)[a] == first + second and log(server)[-1]["act"] == "merge"
+    assert "belong together" not in tab.inner_text(f".headline:has-text('{a}') >> nth=0") or tab.evaluate(
+        "() => suggested.version === state.version"
+    )  # what was said is not true of what it is now
     tab.keyboard.press("u")
     saved(tab)
     assert counts(tab) == before

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from forks import Hook, at_call, debgcd, die, logged_steps, result
+from quick import SETTLE_QUICKLY
 from safetensors.torch import load_file
 from shared_runs import SharedRuns
 from tiers import SOAK, tiered
@@ -359,7 +360,7 @@ sys.exit(main(sys.argv[1:]))
 
 def test_ctrl_c_saves_and_says_how_to_go_on(on_fresh: Reference, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    words = [sys.executable, "-c", INTERRUPTED, *on_fresh.arguments(run), "--workers", "1"]
+    words = [sys.executable, "-c", SETTLE_QUICKLY + INTERRUPTED, *on_fresh.arguments(run), "--workers", "1"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=100, start_new_session=True, check=False)
     assert done.returncode == 130, done.stderr
     assert done.stderr.splitlines()[-1] == f"debgcd: stopped; to continue: debgcd resume {run}"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from forks import at_call, debgcd, result
-from quick import train_arguments
+from quick import SETTLE_QUICKLY, train_arguments
 from tiers import tiered
 from torch.utils.data import Dataset
 
@@ -96,7 +96,7 @@ sys.exit(main(sys.argv[1:]))
 
 def test_a_termination_signal_to_the_whole_group(shared_folder: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    words = [sys.executable, "-c", TERMINATED, *train_arguments(shared_folder, run), "--workers", "2"]
+    words = [sys.executable, "-c", SETTLE_QUICKLY + TERMINATED, *train_arguments(shared_folder, run), "--workers", "2"]
     done = subprocess.run(
         words, capture_output=True, text=True, timeout=100, start_new_session=True, check=False, cwd=ROOT
     )

@@ -86,6 +86,7 @@ function take(changes) {
       const here = state.cursor === null ? -1 : state.order.indexOf(state.category[state.cursor]);
       state.order.splice(here + 1, 0, c);
     }
+    for (const c of touched) state.trust[c] = null; // and which of its images are certain: not known until it is asked again
     arrange(touched);
   }
   if (became && by("order").value === "similarity") orderBySimilarity();
@@ -418,7 +419,7 @@ function scopes(found) {
   const [c] = found.categories, one = state.categories[c], all = state.members[c], count = (images) => images.length.toLocaleString("en");
   if (one.known) return [{ text: `Its name only: ${count(all)} images stay as they are.`, images: all }];
   if (one.status === ACCEPTED && found.whole) return [{ text: `Its name only: its ${count(all)} images stay as they are.`, images: all }];
-  const certain = all.filter((image) => state.about.confidence[image] >= CERTAIN && state.certain[image] !== "0"), offered = [];
+  const certain = all.filter((image) => state.about.confidence[image] >= CERTAIN && (state.trust[c] == null || state.certain[image] !== "0")), offered = [];
   if (!found.whole) offered.push({ text: `the ${count(found.images)} selected, as a category of their own`, images: found.images, own: true });
   offered.push({ text: `all ${count(all)} images`, images: all });
   if (certain.length && certain.length < all.length) offered.push({ text: `the ${count(certain)} certain ones; the other ${(all.length - certain.length).toLocaleString("en")} stay to review`, images: certain, rest: all.length - certain.length });
