@@ -1,4 +1,4 @@
-"""Five batches of images into one run, at small scale; writes benchmarks/results/stream.json and two pages of docs/.
+"""Five batches of images into one run, at small scale; writes benchmarks/results/stream.json and docs/later.md.
 
 .venv/bin/python benchmarks/stream.py --root DIR [--root DIR ...] [--seeds 3] [SET ...]
 
@@ -47,9 +47,8 @@ def main() -> None:
     written = reproduce(wish)
     RESULTS.write_text(json.dumps(written, indent=1) + "\n", "utf-8")
     per_stage = f"Per stage: [{RESULTS.name}](../benchmarks/results/{RESULTS.name})."
-    for page in ("later.md", "results.md"):
-        text = f"{table(written['runs'])}\n\n{footnote(written)} {per_stage}"
-        write_between(ROOT / "docs" / page, "benchmarks/stream.py", text)
+    text = f"{table(written['runs'])}\n\n{footnote(written)} {per_stage}"
+    write_between(ROOT / "docs" / "later.md", "benchmarks/stream.py", text)
 
 
 if __name__ == "__main__":
