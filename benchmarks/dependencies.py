@@ -45,6 +45,7 @@ REASONS = {
     "uvicorn": ("runs that server", "another ASGI server"),
     "latex2mathml": ("equations of the site", "a script in the page"),
     "mkdocstrings-python": ("docstrings in the site", "a printer of our own"),
+    "setuptools": ("installs the example of a method of one's own", "a published package"),
     "zensical": ("the site", "MkDocs"),
 }  # fmt: skip
 
