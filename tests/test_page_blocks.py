@@ -1,7 +1,7 @@
 """Blocks of the pages, run as they stand and in their order, on a few images and for a few steps: `make soak`.
 
-All blocks are parsed or compiled in tests/test_pages.py; those that are not run here need a hub, a GPU, the published images, or names that only
-a large run has.
+All blocks are parsed or compiled in tests/test_pages.py. Run are those of the first steps and of the second week; many others need a hub, a
+GPU, the published images, or names that only a large run has.
 """
 
 from __future__ import annotations

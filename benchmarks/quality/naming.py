@@ -129,7 +129,12 @@ def measured(weeks: Weeks, seed: int) -> list[dict[str, Any]]:
     ]
     k = seen
     found = settle(
-        weeks.feature[first], label[first], k, (label[first] < 0) & (novelty > 0.5), SettleOptions(), seed=seed
+        weeks.feature[first],
+        label[first],
+        k,
+        (label[first] < 0) & (novelty > 0.5),
+        SettleOptions(calibrated=False),
+        seed=seed,
     )
     for kind in KINDS:
         category = weeks.truth[first] if kind == "truth" else majority(found.category.numpy(), weeks.truth[first])

@@ -117,7 +117,7 @@ def _draw(feature: Tensor, label: Tensor, truth: Ids, k: int) -> list[dict[str, 
 def found(feature: Tensor, label: Tensor, truth: Ids, k: int) -> dict[str, Any]:
     """The frozen answer with K categories: per category its purity and the parts of its trust; candidates with their evidence."""
     new = (label < 0) & (voted(feature, label) > 0.5)
-    category = settle(feature, label, k, new, SettleOptions()).category.numpy()
+    category = settle(feature, label, k, new, SettleOptions(calibrated=False)).category.numpy()
     given, known, free = label.numpy(), int(label.max()) + 1, label.numpy() < 0
     seen = structure(feature, given, category, k)
     said, parts = suggest.trust_of(seen, category, given, k)

@@ -20,12 +20,14 @@ from shared_runs import SharedRuns
 from torch import Tensor
 
 from debgcd import config as configuration
-from debgcd.methods import METHODS, create
+from debgcd.cluster.settle import Answer
+from debgcd.methods import METHODS, create, shared
 from debgcd.methods.base import TEMPERATURE, Sizes
 from debgcd.methods.settled import SETTLED
 from debgcd.model.heads import Settled
 from debgcd.model.network import Output
 from debgcd.run.predictions import COLUMNS
+from debgcd.train import setup
 from debgcd.train.setup import build
 
 Train = Callable[..., Any]
@@ -193,3 +195,51 @@ def test_evaluate_measures_a_settled_run_as_its_end_did(
     said = command("evaluate", run)
     assert said.code == 0, said.err
     assert (run / "evaluation.json").read_text("utf-8") == before
+
+
+def test_at_the_end_only_labels_that_were_held_out_calibrate_the_confidence(
+    train: Train, shared_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the start no step has learned from any label; at the end the labels that training saw prove nothing."""
+    monkeypatch.setattr(setup, "FEWEST_LABELS", 2)
+    monkeypatch.setattr(setup, "FEWEST_HELD_OUT", 1)
+    asked: list[tuple[Tensor, Tensor | None]] = []
+
+    def settle(feature: Tensor, label: Tensor, *given: Any, **more: Any) -> Answer:
+        asked.append((label, more["unlearned"]))
+        return usual(feature, label, *given, **more)
+
+    usual = shared.settle
+    monkeypatch.setattr(shared, "settle", settle)
+    said = train(shared_csv, tmp_path / "run", "--k", 4, schedule__steps=2, answer="settled", run__held_out=0.4)
+    assert said.code == 0, said.err
+    (start, nothing), (end, unlearned) = asked[0], asked[-1]
+    assert nothing is None and unlearned is not None
+    held = (end >= 0) & (start < 0)
+    assert int(held.sum()) == 4 and torch.equal(unlearned, held)
+
+
+def test_answers_are_fitted_to_features_averaged_over_the_banks_views(
+    train: Train, shared_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Tensor] = []
+    averages: list[Tensor] = []
+
+    def settle(feature: Tensor, *given: Any, **more: Any) -> Answer:
+        asked.append(feature)
+        return usual(feature, *given, **more)
+
+    def averaged(self: setup.Setup) -> Tensor:
+        averages.append(mean(self))
+        assert averages[-1].shape == self.features().shape
+        assert not torch.allclose(averages[-1], self.features(), rtol=1e-2, atol=1e-2)
+        return averages[-1]
+
+    usual, mean = shared.settle, setup.Setup.averaged_features
+    monkeypatch.setattr(shared, "settle", settle)
+    monkeypatch.setattr(setup.Setup, "averaged_features", averaged)
+    words = ("--k", 4, "--bank", "on", "--cache", tmp_path / "cache")
+    said = train(shared_csv, tmp_path / "run", *words, schedule__steps=2, answer="settled")
+    assert said.code == 0, said.err
+    assert len(asked) == len(averages) == 2  # before the first step and at the end
+    assert all(torch.equal(one, other) for one, other in zip(asked, averages, strict=True))
